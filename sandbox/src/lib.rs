@@ -1,1 +1,32 @@
-//! rhizome-sandbox
+//! MicroVM sandboxes: images, lifecycle, isolation.
+//!
+//! [`Sandboxes`] owns every sandbox of one node: it builds the image, boots a microVM through a
+//! [`driver::VmmDriver`], speaks to the guest over a [`channel::GuestChannel`] and keeps the
+//! state of each sandbox on disk. A guest has no network device; what it needs from its node
+//! comes as [`DoorConnection`]s.
+//!
+//! Everything that comes out of a guest is hostile: no byte of it is trusted for a length, a
+//! path or a claim.
+#![forbid(unsafe_code)]
+
+pub mod channel;
+pub mod driver;
+pub mod image;
+pub mod kernel;
+pub mod probe;
+
+mod config;
+mod error;
+mod fingerprint;
+mod id;
+mod info;
+mod manager;
+mod progress;
+
+pub use config::{Accel, Limits, SandboxConfig};
+pub use error::SandboxError;
+pub use fingerprint::Fingerprint;
+pub use id::{ParseSandboxIdError, SandboxId};
+pub use info::{SandboxInfo, SandboxSpec, SandboxState};
+pub use manager::{DirEntry, DoorConnection, FileDownload, FileKind, FileStat, Sandboxes};
+pub use progress::{Progress, ProgressEvent, silent};

@@ -1,0 +1,115 @@
+//! What a node decides about its sandboxes.
+
+use std::{fmt, path::PathBuf, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// How a guest's instructions run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accel {
+    /// KVM where a real kernel boots in it, else emulation.
+    #[default]
+    Auto,
+    /// KVM; a host on which it does not work is an error.
+    Kvm,
+    /// Software emulation; works everywhere, about 15 times slower.
+    Tcg,
+}
+
+impl Accel {
+    /// Returns the name used in configuration, state files and on QEMU's command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        }
+    }
+}
+
+impl fmt::Display for Accel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Accel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "kvm" => Ok(Self::Kvm),
+            "tcg" => Ok(Self::Tcg),
+            other => Err(format!(
+                "unknown acceleration `{other}`: use auto, kvm or tcg"
+            )),
+        }
+    }
+}
+
+/// How much one node gives to its sandboxes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Sandboxes that may run at once.
+    pub max_running: usize,
+    /// Memory of all running guests together, in MiB.
+    pub max_total_memory_mib: u32,
+    /// Memory of one guest, in MiB.
+    pub max_memory_mib: u32,
+    /// Virtual CPUs of one guest.
+    pub max_vcpus: u32,
+    /// Sandboxes that ended and are still listed; the oldest are removed beyond it.
+    pub max_ended: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_running: 16,
+            max_total_memory_mib: 16 * 1024,
+            max_memory_mib: 8 * 1024,
+            max_vcpus: 8,
+            max_ended: 64,
+        }
+    }
+}
+
+/// Where sandboxes live and what they run on.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SandboxConfig {
+    /// Directory of everything this crate keeps: kernels, images, probes, sandboxes.
+    pub dir: PathBuf,
+    /// Directory for sockets, whose paths have to be shorter than 108 bytes; chosen under
+    /// `XDG_RUNTIME_DIR`, `/run` or `/tmp` when absent.
+    pub runtime_dir: Option<PathBuf>,
+    /// A kernel to boot instead of the distribution's.
+    pub kernel: Option<PathBuf>,
+    /// The modules of `kernel` (a directory as under `/lib/modules/<release>`); without it the
+    /// kernel needs virtio built in.
+    pub kernel_modules: Option<PathBuf>,
+    /// The QEMU binary; found on `PATH` when absent.
+    pub qemu: Option<PathBuf>,
+    /// How guests run.
+    pub accel: Accel,
+    /// How much may be used.
+    pub limits: Limits,
+}
+
+impl SandboxConfig {
+    /// Returns the defaults for a data directory.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            runtime_dir: None,
+            kernel: None,
+            kernel_modules: None,
+            qemu: None,
+            accel: Accel::Auto,
+            limits: Limits::default(),
+        }
+    }
+}
