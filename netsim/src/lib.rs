@@ -1,1 +1,4 @@
-//! rhizome-netsim
+//! The simulator and the labs of Rhizome.
+//!
+//! [`lab`] runs real daemons on hosts of their own.
+pub mod lab;

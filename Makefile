@@ -1,0 +1,30 @@
+# Everyday verbs; anything that needs logic is Rust, in rhizome-lab or rhizome itself.
+CARGO ?= cargo
+
+.PHONY: help build demo test check bench fuzz setup
+
+help: ## List the everyday verbs
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+build: ## Build everything for development
+	$(CARGO) build --workspace --all-targets
+
+demo: ## Set up what is needed, then show the main job on real parts
+	$(CARGO) build --workspace --bins
+	$(CARGO) run --quiet -p rhizome-netsim --bin rhizome-lab -- demo
+
+test: ## Set up what is needed, then run every test
+	$(CARGO) build --workspace --all-targets
+	$(CARGO) run --quiet -p rhizome-netsim --bin rhizome-lab -- setup
+	$(CARGO) test --workspace --no-fail-fast
+
+check: ## Format, lint and audit as a reviewer would
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	@command -v cargo-deny >/dev/null && $(CARGO) deny check || echo "skipped: cargo deny (cargo install cargo-deny)"
+
+bench: ## Measure, each figure with its limit beside it
+	$(CARGO) bench --workspace --benches
+
+setup: ## Install the programs that sandboxes need
+	$(CARGO) run --quiet -p rhizome-netsim --bin rhizome-lab -- setup

@@ -1,0 +1,57 @@
+//! `rhizome-lab`: sets up what tests and the demo need, and shows the main job on real parts.
+
+use std::{env, io::Write, path::PathBuf, process::ExitCode};
+
+use rhizome_netsim::lab::{LabError, demo, setup};
+
+const USAGE: &str = "usage: rhizome-lab setup|demo
+
+  setup   install the programs that sandboxes need from Debian's packages
+  demo    show the main job: memory that outlives its machine";
+
+fn main() -> ExitCode {
+    let mut out = |line: &str| {
+        let mut stdout = std::io::stdout().lock();
+        // A closed pipe ends the show quietly; the steps go on to their end.
+        let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
+    };
+    let verb = env::args().nth(1).unwrap_or_default();
+    let result = match verb.as_str() {
+        "setup" => setup::setup(&mut out),
+        "demo" => {
+            let beside = env::current_exe()
+                .ok()
+                .and_then(|path| Some(path.parent()?.join("rhizome")));
+            let program = env::var_os("RHIZOME")
+                .map(PathBuf::from)
+                .or(beside)
+                .unwrap_or_else(|| "rhizome".into());
+            let agents = env::var_os("RHIZOME_AGENTS")
+                .map_or_else(|| "node/examples/agents".into(), PathBuf::from);
+            let images = env::var_os("RHIZOME_IMAGES_DIR")
+                .map_or_else(demo::default_images_dir, PathBuf::from);
+            demo::demo(program, agents, images, &mut out)
+                .map(|steps| out(&format!("\ndemo: {steps} of 7 steps")))
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn report(error: &LabError) {
+    eprintln!("error: {error}");
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        eprintln!("  cause: {error}");
+        cause = error.source();
+    }
+}
