@@ -1,0 +1,6 @@
+//! The daemon's HTTP API: what it says ([`types`]), how a running command's streams travel
+//! ([`exec_frame`]), and the routes that answer it.
+//!
+//! Every verb of the command line goes through it. `docs/api.md` describes it for people.
+pub mod exec_frame;
+pub mod types;

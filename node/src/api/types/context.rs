@@ -1,0 +1,266 @@
+//! Working contexts: checkpoint, resume, list.
+use serde::{Deserialize, Serialize};
+
+use super::{Named, schema};
+
+/// `POST /v1/context/checkpoint`: what changed since the last checkpoint of a task.
+///
+/// Entries are added to what is there; `goal`, `status` and `next` replace it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointBody {
+    /// Name or id of the agent; the node's own agent by default. Refused from a guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// Name or id of the space; may be left out where there is only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<String>,
+    /// The task's name.
+    pub task: String,
+    /// What the task is to reach.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goal: Option<String>,
+    /// Where it stands, in a word or a line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<String>,
+    /// Paths explored, with what came of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub explored: Vec<Explored>,
+    /// Decisions and their reasons.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<Decision>,
+    /// Errors met, with cause and fix where known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<ErrorEntry>,
+    /// Questions that are open.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub questions: Vec<String>,
+    /// Open questions that have found their answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resolved_questions: Vec<String>,
+    /// The next steps, in order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Vec<String>>,
+    /// Things made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<Artifact>,
+}
+
+/// A path explored.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Explored {
+    /// What was tried.
+    pub what: String,
+    /// What came of it.
+    #[serde(default)]
+    pub result: String,
+}
+
+/// A decision.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Decision {
+    /// What was decided.
+    pub what: String,
+    /// Why.
+    #[serde(default)]
+    pub why: String,
+}
+
+/// An error met on the way.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ErrorEntry {
+    /// What happened.
+    pub error: String,
+    /// Its cause.
+    #[serde(default)]
+    pub cause: String,
+    /// What mends it.
+    #[serde(default)]
+    pub fix: String,
+    /// `open`, `fixed`…
+    #[serde(default)]
+    pub status: String,
+}
+
+/// Something the task made.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Artifact {
+    /// Name.
+    pub name: String,
+    /// Where it is: a path, a link, a hash.
+    #[serde(default)]
+    pub reference: String,
+}
+
+/// The query of `GET /v1/context`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ContextParams {
+    /// Space; may be left out where there is only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<String>,
+    /// The task's name.
+    pub task: String,
+    /// 0 to leave the verification out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify: Option<u8>,
+}
+
+/// The query of `GET /v1/contexts`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ContextsParams {
+    /// Space; all readable ones by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<String>,
+}
+
+/// Something somebody said in a context, and the fragment that proves it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry<T> {
+    /// What was said.
+    #[serde(flatten)]
+    pub value: T,
+    /// Who.
+    pub by: Named,
+    /// Where.
+    pub node: Named,
+    /// When, by the author's clock.
+    pub at_ms: u64,
+    /// The signed fragment it stands in.
+    pub fragment: String,
+}
+
+/// A plain line in an [`Entry`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// The line.
+    pub text: String,
+}
+
+/// The sandbox a context was last worked on in.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxRef {
+    /// Sandbox id.
+    pub id: String,
+    /// Image it started from.
+    #[serde(default)]
+    pub image: String,
+    /// The node it runs on.
+    #[serde(default)]
+    pub node: String,
+}
+
+/// `GET /v1/context`: what an agent resumes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Context {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// Document id.
+    pub doc: String,
+    /// Space.
+    pub space: Named,
+    /// The task's name.
+    pub task: String,
+    /// Goal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goal: Option<Entry<Line>>,
+    /// Status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Entry<Line>>,
+    /// Paths explored.
+    #[serde(default)]
+    pub explored: Vec<Entry<Explored>>,
+    /// Decisions.
+    #[serde(default)]
+    pub decisions: Vec<Entry<Decision>>,
+    /// Errors and their fixes.
+    #[serde(default)]
+    pub errors: Vec<Entry<ErrorEntry>>,
+    /// Open questions.
+    #[serde(default)]
+    pub questions: Vec<Entry<Line>>,
+    /// Next steps, in order.
+    #[serde(default)]
+    pub next: Vec<Entry<Line>>,
+    /// Artifacts.
+    #[serde(default)]
+    pub artifacts: Vec<Entry<Artifact>>,
+    /// The sandbox it was last worked on in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<Entry<SandboxRef>>,
+    /// Signature by signature, what this state rests on; absent if `verify=0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verification: Option<Verification>,
+}
+
+/// The fragments of a context, each read again from disk and checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verification {
+    /// How many fragments there are.
+    pub total: usize,
+    /// How many hold: hash, signature, chain and authority.
+    pub ok: usize,
+    /// Each of them.
+    pub fragments: Vec<VerifiedFragment>,
+}
+
+/// One fragment's check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifiedFragment {
+    /// Fragment id.
+    pub id: String,
+    /// Who signed it.
+    pub author: Named,
+    /// On which node.
+    pub node: Named,
+    /// Place in the author's chain.
+    pub seq: u64,
+    /// When, by the author's clock.
+    pub at_ms: u64,
+    /// Whether everything holds.
+    pub ok: bool,
+    /// What does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// `GET /v1/contexts`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contexts {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// The contexts, last touched first.
+    pub contexts: Vec<ContextSummary>,
+}
+
+/// A context in a line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContextSummary {
+    /// Document id.
+    pub doc: String,
+    /// Space.
+    pub space: Named,
+    /// The task's name.
+    pub task: String,
+    /// Goal.
+    #[serde(default)]
+    pub goal: String,
+    /// Status.
+    #[serde(default)]
+    pub status: String,
+    /// Who touched it last.
+    pub by: Named,
+    /// Where.
+    pub node: Named,
+    /// When, by that author's clock.
+    pub at_ms: u64,
+    /// How many entries it holds.
+    pub entries: usize,
+}

@@ -1,0 +1,156 @@
+//! The node itself: self, status, doctor, down.
+use serde::{Deserialize, Serialize};
+
+use super::mesh::Space;
+use super::{Named, schema};
+
+/// `GET /v1/self`: who is asking, as the node sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SelfInfo {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// The agent spoken for; absent while the node belongs to no mesh.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Named>,
+    /// The node.
+    pub node: Named,
+    /// The sandbox asked from; absent on the node's own socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+    /// That sandbox's image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Runtime fingerprint stamped on what is published from here.
+    pub fingerprint: String,
+    /// The spaces that can be used.
+    pub spaces: Vec<SelfSpace>,
+}
+
+/// A space with the role one has in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SelfSpace {
+    /// Space id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// Role.
+    pub role: String,
+}
+
+/// `GET /v1/status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// Version of the daemon.
+    pub version: String,
+    /// This node; the name is the one it was started with while it belongs to no mesh.
+    pub node: Named,
+    /// The mesh it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mesh: Option<Named>,
+    /// Its role in the mesh.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// Whether it holds the mesh's root key.
+    pub root: bool,
+    /// Data directory.
+    pub data_dir: String,
+    /// Socket of this API.
+    pub socket: String,
+    /// UDP addresses it can be reached at.
+    pub addrs: Vec<String>,
+    /// Process id.
+    pub pid: u32,
+    /// When it started.
+    pub started_ms: u64,
+    /// Resident memory of the daemon, in bytes.
+    pub resident_bytes: u64,
+    /// Bytes free on the data directory's filesystem.
+    pub disk_free_bytes: u64,
+    /// The spaces it can use.
+    pub spaces: Vec<Space>,
+    /// Members of the mesh.
+    pub members: usize,
+    /// Of which connected now, without this node.
+    pub connected: usize,
+    /// The sandboxes, by state.
+    pub sandboxes: SandboxSummary,
+    /// What the store's recovery found at the start.
+    pub recovery: Recovery,
+}
+
+/// Sandboxes in numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxSummary {
+    /// Whether this node can run sandboxes.
+    pub available: bool,
+    /// Why not, if not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// `kvm` or `tcg`, once known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accel: Option<String>,
+    /// Ready ones.
+    pub ready: usize,
+    /// All that are not killed.
+    pub total: usize,
+}
+
+/// What opening the store found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recovery {
+    /// Whether the store was clean.
+    pub clean: bool,
+    /// How long opening took, in milliseconds.
+    pub took_ms: u64,
+    /// Fragments and records read.
+    pub items: u64,
+    /// Bytes of an unfinished write cut off the end.
+    pub torn_bytes: u64,
+    /// Damaged records skipped.
+    pub damaged: u64,
+    /// Whether the index was rebuilt.
+    pub index_rebuilt: bool,
+    /// What was found, in sentences.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// `GET /v1/doctor`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Doctor {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// The checks, in order.
+    pub checks: Vec<Check>,
+}
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckStatus {
+    /// As it should be.
+    Ok,
+    /// Works, but not as well as it could.
+    Warn,
+    /// Does not work.
+    Fail,
+}
+
+/// One thing looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// What was looked at, in a word or two.
+    pub name: String,
+    /// How it came out.
+    pub status: CheckStatus,
+    /// What was seen.
+    pub seen: String,
+    /// The command that mends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mend: Option<String>,
+}

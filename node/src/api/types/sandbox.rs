@@ -1,0 +1,263 @@
+//! Sandboxes and images.
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Named, schema};
+
+/// `POST /v1/sandboxes`; the answer is a stream of [`super::ProgressLine`]`<`[`SandboxCreated`]`>`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SandboxBody {
+    /// A name, unique among the living; none by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// `minimal` (default), `debian` or an image id or its prefix.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Memory in MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u32>,
+    /// Virtual CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vcpus: Option<u32>,
+    /// Environment of every command run in it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// The agent it works for; without one its door stays shut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// The spaces it may use, the first being its default; all the agent may use if empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spaces: Vec<String>,
+    /// Free labels; names starting with `rhizome.` are the node's own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A sandbox.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// Sandbox id.
+    pub id: String,
+    /// Name, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Name of the image.
+    pub image: String,
+    /// Hash of the image.
+    pub image_id: String,
+    /// `creating`, `booting`, `ready`, `failed` or `killed`.
+    pub state: String,
+    /// Why it failed, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Driver, such as `qemu-microvm`.
+    pub driver: String,
+    /// `kvm` or `tcg`.
+    pub accel: String,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// Virtual CPUs.
+    pub vcpus: u32,
+    /// When it was created.
+    pub created_ms: u64,
+    /// How long it took to boot, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_ms: Option<u64>,
+    /// The agent it works for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Named>,
+    /// The spaces it may use.
+    #[serde(default)]
+    pub spaces: Vec<Named>,
+    /// Labels, without the node's own.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Hash of the runtime fingerprint; stamped on what is published from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+    /// What the runtime is made of.
+    #[serde(default)]
+    pub runtime: serde_json::Value,
+}
+
+/// The result of creating a sandbox, and of `GET /v1/sandboxes/{id}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SandboxCreated {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// The sandbox.
+    #[serde(flatten)]
+    pub sandbox: Sandbox,
+}
+
+/// `GET /v1/sandboxes`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sandboxes {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// The sandboxes, newest first.
+    pub sandboxes: Vec<Sandbox>,
+}
+
+/// `POST /v1/sandboxes/{id}/exec`, with `Upgrade: rhizome-exec/1`.
+///
+/// After `101 Switching Protocols` both sides speak [`crate::api::exec_frame`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecBody {
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Environment, on top of the sandbox's.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Working directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// User name or number; root by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Whether input will be sent; otherwise it reads as empty.
+    #[serde(default)]
+    pub stdin: bool,
+    /// Killed after this long, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+}
+
+/// How a command ended: the payload of the last exec frame.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecEnd {
+    /// It ended by itself with this code.
+    Code(i32),
+    /// A signal ended it.
+    Signal(i32),
+    /// It ran out of time.
+    TimedOut,
+    /// It could not be run, or its sandbox is gone.
+    Error(super::ErrorInfo),
+}
+
+/// The query of the file routes of a sandbox.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PathParams {
+    /// Absolute path in the sandbox.
+    pub path: String,
+    /// Permission bits of a file or directory to be made, in octal such as `755`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+}
+
+/// What a path in a sandbox is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Dir,
+    /// A symbolic link.
+    Link,
+    /// Anything else.
+    Other,
+}
+
+/// A file in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Last part of its path, as the guest says it; may hold anything, so check before use.
+    pub name: String,
+    /// What it is.
+    pub kind: FileKind,
+    /// Size in bytes.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+/// `GET /v1/sandboxes/{id}/stat?path=`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileStat {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// The file.
+    #[serde(flatten)]
+    pub file: FileEntry,
+}
+
+/// `GET /v1/sandboxes/{id}/dir?path=`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirListing {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// What is in it, by name.
+    pub entries: Vec<FileEntry>,
+}
+
+/// The answer to `PUT /v1/sandboxes/{id}/file?path=`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileWritten {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// Bytes written.
+    pub bytes: u64,
+}
+
+/// `POST /v1/images`; the answer is a stream of [`super::ProgressLine`]`<`[`ImageBuilt`]`>`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageBody {
+    /// `minimal` or `debian`.
+    pub name: String,
+    /// Debian packages on top of the usual ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub packages: Vec<String>,
+}
+
+/// An image sandboxes can start from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// Image id: a hash, in hex.
+    pub id: String,
+    /// `minimal` or `debian`.
+    pub name: String,
+    /// Size on disk, in bytes.
+    pub bytes: u64,
+    /// When it was built.
+    pub created_ms: u64,
+    /// Kernel release it boots.
+    #[serde(default)]
+    pub kernel: String,
+    /// What it was built from, in words.
+    #[serde(default)]
+    pub lineage: Vec<String>,
+}
+
+/// The result of an image build.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageBuilt {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// The image.
+    #[serde(flatten)]
+    pub image: Image,
+}
+
+/// `GET /v1/images`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Images {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// The images.
+    pub images: Vec<Image>,
+}
