@@ -1,0 +1,1 @@
+//! Memories and contexts as automerge documents.

@@ -1,0 +1,1 @@
+//! The fence between what peers send and the documents.

@@ -1,0 +1,87 @@
+//! Finding memories by words.
+//!
+//! Text goes through two analyzers: words of Latin and other alphabetic scripts are lower-cased,
+//! folded to ASCII, freed of English stop words and stemmed; runs of Han, Kana and Hangul become
+//! bigrams, a lone character a unigram, with no dictionary, so that every node makes the same
+//! tokens. The score is BM25 over both, a title counting double.
+//!
+//! A query is words, never query syntax: there is nothing in it to parse, so nothing to break.
+
+use rhizome_identity::SpaceId;
+use serde::{Deserialize, Serialize};
+
+use crate::{Kind, MemoryItem};
+
+/// Most bytes of a query.
+pub const MAX_QUERY: usize = 8 * 1024;
+/// Most hits of one recall.
+pub const MAX_HITS: usize = 200;
+
+/// What to look for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecallQuery {
+    /// The words; at most [`MAX_QUERY`] bytes.
+    pub text: String,
+    /// The spaces to look in; none means nothing is found.
+    pub spaces: Vec<SpaceId>,
+    /// The kinds wanted; none means all.
+    #[serde(default)]
+    pub kinds: Vec<Kind>,
+    /// Only what was learned in this task.
+    #[serde(default)]
+    pub task: Option<String>,
+    /// Most hits wanted; at most [`MAX_HITS`], 0 means 10.
+    #[serde(default)]
+    pub limit: usize,
+}
+
+/// One memory found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hit {
+    /// The memory.
+    pub item: MemoryItem,
+    /// How well it fits; comparable within one answer only.
+    pub score: f32,
+}
+
+/// Why a recall gave no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecallError {
+    /// The query says nothing.
+    #[error("the query is blank")]
+    Blank,
+    /// The query is too long; both sizes in bytes.
+    #[error("the query is {size} bytes; at most {limit} are allowed")]
+    TooLong {
+        /// Its size.
+        size: usize,
+        /// What is allowed.
+        limit: usize,
+    },
+    /// The search index failed.
+    #[error("the search index failed")]
+    Index(#[source] Box<tantivy::TantivyError>),
+    /// The view's database failed.
+    #[error("the view's database failed")]
+    View(#[source] Box<crate::ViewError>),
+}
+
+impl RecallError {
+    /// Says what to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Blank => Some(
+                "give a few words of what is looked for; `list` shows the newest without any"
+                    .into(),
+            ),
+            Self::TooLong { .. } => {
+                Some("ask with the words that matter, not with the whole output".into())
+            }
+            Self::Index(_) | Self::View(_) => {
+                Some("restart the node: the view is rebuilt when it is damaged".into())
+            }
+        }
+    }
+}
