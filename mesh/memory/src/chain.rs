@@ -1,0 +1,1 @@
+//! One author's fragments in one space.

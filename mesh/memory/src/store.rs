@@ -1,0 +1,1 @@
+//! Segment files and their index.
