@@ -1,0 +1,395 @@
+//! The network shell of a node: one iroh endpoint, and the tasks that drive the cores over it.
+//!
+//! - [`endpoint`](self): the endpoint, whom it lets in, and how it finds peers
+//! - `transport`, `gossip`: a libp2p swarm over iroh connections; pushes what is new
+//! - `sync`: one session per peer; reconciliation, addresses, acknowledgements
+//! - `join`: redeems invites
+//! - `book`: where members were last seen, and dialling them again
+//! - `blobs`: bodies over 64 KiB
+//! - `pump`: carries what the replica says to all of these
+//!
+//! Every task ends with one cancellation token. Whatever a peer sends may be wrong: it costs that
+//! peer its session, and is logged at debug level at most.
+
+mod acks;
+mod blobs;
+mod book;
+mod connections;
+mod endpoint;
+mod error;
+mod frame;
+mod gossip;
+mod ids;
+mod join;
+mod peers;
+mod pump;
+mod sync;
+mod transport;
+mod verdict;
+
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use iroh::protocol::Router;
+use rhizome_identity::{Hash, Invite, NodeId, NodeKey, SpaceId};
+use rhizome_memory::{FragmentId, Lane, Replica};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{Instrument, debug, info_span, warn};
+
+use self::{
+    blobs::Blobs,
+    book::Book,
+    endpoint::{GOSSIP_ALPN, JOIN_ALPN, Net, SYNC_ALPN},
+    gossip::{Gossip, GossipTask},
+    join::JoinProtocol,
+    peers::Peers,
+    sync::Sync,
+    transport::IrohTransport,
+    verdict::ReplicaValidator,
+};
+
+pub use self::{
+    error::{JoinError, Refusal, ReplicaTimeout, StartError},
+    join::Joined,
+    peers::{PathKind, PeerBytes, PeerInfo, PeerPath, PeerState, SyncState},
+};
+
+/// How long the tasks, and then the endpoint, may take to stop.
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(1500);
+
+/// How a node takes part in the network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeshConfig {
+    /// The UDP address to bind; port 0 takes a free one.
+    pub bind: SocketAddr,
+    /// Further addresses at which others reach this node, such as a forwarded port.
+    pub advertise: Vec<SocketAddr>,
+    /// Whether to announce this node and look for others on the local network.
+    pub mdns: bool,
+    /// Where the address book and the store of large bodies live.
+    pub data_dir: PathBuf,
+    /// The node's name, as others see it.
+    pub node_name: String,
+}
+
+impl MeshConfig {
+    /// Returns the defaults: all interfaces, a free port, mDNS on.
+    pub fn new(data_dir: impl Into<PathBuf>, node_name: impl Into<String>) -> Self {
+        Self {
+            bind: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            advertise: Vec::new(),
+            mdns: true,
+            data_dir: data_dir.into(),
+            node_name: node_name.into(),
+        }
+    }
+}
+
+/// A running network shell; cheap to clone.
+///
+/// It works before the node is a member of any mesh (then it can join one, and nothing else), and
+/// takes up its work as soon as the replica's authority log makes it a member.
+#[derive(Debug, Clone)]
+pub struct Mesh {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    net: Net,
+    replica: Replica,
+    book: Book,
+    peers: Arc<Peers>,
+    sync: Sync,
+    gossip: Gossip,
+    router: Router,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Mesh {
+    /// Binds the endpoint and starts all tasks.
+    ///
+    /// # Errors
+    /// [`StartError`] when the address can't be bound or the data directory can't be used. A
+    /// network without mDNS is a warning in the log.
+    pub async fn start(
+        config: MeshConfig,
+        key: &NodeKey,
+        replica: Replica,
+    ) -> Result<Self, StartError> {
+        let span = info_span!("mesh", node = %key.id().fmt_short());
+        Self::start_all(config, key, replica).instrument(span).await
+    }
+
+    async fn start_all(
+        config: MeshConfig,
+        key: &NodeKey,
+        replica: Replica,
+    ) -> Result<Self, StartError> {
+        create_dir(&config.data_dir)?;
+        let members = {
+            let replica = replica.clone();
+            Arc::new(move |node: &NodeId| replica.authority().is_member(node))
+        };
+        let net = endpoint::bind(key, config.bind, config.mdns, members).await?;
+        let (blobs, wants) = Blobs::open(&config.data_dir.join("blobs")).await?;
+        let stop = CancellationToken::new();
+        let tasks = TaskTracker::new();
+        let peers = Arc::new(Peers::default());
+        let (book, book_task) = Book::open(&config, key, net.clone(), Arc::clone(&peers))?;
+        let (sync, sync_task) = Sync::new(
+            net.clone(),
+            replica.clone(),
+            book.clone(),
+            Arc::clone(&peers),
+            tasks.clone(),
+            stop.clone(),
+        );
+        let (transport, gossip_protocol) = IrohTransport::new(net.clone());
+        let (gossip, gossip_task) = GossipTask::new(key, transport);
+        let join = JoinProtocol::new(
+            NodeKey::from_seed(*key.secret_bytes()),
+            replica.clone(),
+            book.clone(),
+        );
+        let validator = Arc::new(ReplicaValidator::new(replica.clone()));
+        let recent = validator.recent();
+        // Subscribed before anything can arrive, so that no event is missed.
+        let events = replica.events();
+
+        let seed = now_ms() ^ u64::from_be_bytes(first_eight(key.id().as_bytes()));
+        let span = tracing::Span::current();
+        tasks.spawn(
+            gossip_task
+                .run(validator, stop.clone())
+                .instrument(span.clone()),
+        );
+        tasks.spawn(sync.clone().run(sync_task, seed).instrument(span.clone()));
+        tasks.spawn(
+            book_task
+                .run(
+                    sync.clone(),
+                    gossip.clone(),
+                    blobs.clone(),
+                    seed,
+                    stop.clone(),
+                )
+                .instrument(span.clone()),
+        );
+        tasks.spawn(
+            blobs
+                .clone()
+                .run(
+                    wants,
+                    net.clone(),
+                    sync.clone(),
+                    replica.clone(),
+                    stop.clone(),
+                )
+                .instrument(span.clone()),
+        );
+        let pump = pump::Pump {
+            replica: replica.clone(),
+            net: net.clone(),
+            book: book.clone(),
+            sync: sync.clone(),
+            gossip: gossip.clone(),
+            blobs: blobs.clone(),
+            recent,
+        };
+        tasks.spawn(pump.run(events, stop.clone()).instrument(span));
+
+        let router = Router::builder(net.endpoint.clone())
+            .accept(GOSSIP_ALPN, gossip_protocol)
+            .accept(SYNC_ALPN, sync.clone())
+            .accept(JOIN_ALPN, join)
+            .accept(iroh_blobs::ALPN, blobs.protocol())
+            .spawn();
+        debug!(addrs = ?net.local_addrs(), "listening");
+        Ok(Self {
+            inner: Arc::new(Inner {
+                net,
+                replica,
+                book,
+                peers,
+                sync,
+                gossip,
+                router,
+                tasks,
+                stop,
+            }),
+        })
+    }
+
+    /// Returns the addresses at which others can dial this node; an invite names them.
+    pub fn local_addrs(&self) -> Vec<SocketAddr> {
+        self.inner.book.own_addrs()
+    }
+
+    /// Redeems `invite`, stores the mesh's records and begins to connect to its members.
+    ///
+    /// Answers within 12 seconds, also when no inviter is up.
+    ///
+    /// # Errors
+    /// [`JoinError`]; the invite is spent only when the inviter has recorded the grant, and then
+    /// the same node may repeat the join.
+    pub async fn join(&self, invite: &Invite, node_name: &str) -> Result<Joined, JoinError> {
+        let inner = &self.inner;
+        join::join(&inner.net, &inner.replica, &inner.book, invite, node_name).await
+    }
+
+    /// Returns every other member, whether connected, gone or never seen.
+    pub fn peers(&self) -> Vec<PeerInfo> {
+        let inner = &self.inner;
+        let authority = inner.replica.authority();
+        let me = inner.replica.node();
+        let mine = inner.replica.lanes();
+        authority
+            .members()
+            .filter(|member| member.node != me)
+            .map(|member| {
+                let shared: Vec<Lane> = mine
+                    .iter()
+                    .filter(|lane| match lane {
+                        Lane::Authority => true,
+                        Lane::Space(space) => authority.role_in(&member.node, space).is_some(),
+                    })
+                    .copied()
+                    .collect();
+                let (sighting, sync) = inner.peers.of(&member.node, &shared);
+                let (path, bytes) = peers::measure(&inner.net.connections.of(&member.node));
+                let info = inner.book.info(&member.node);
+                let connected = inner.sync.is_connected(&member.node);
+                let state = match sighting {
+                    _ if connected => PeerState::Connected,
+                    Some(_) => PeerState::Gone,
+                    None => PeerState::Never,
+                };
+                PeerInfo {
+                    node: member.node,
+                    name: member.name.clone(),
+                    role: member.role,
+                    state,
+                    since_ms: sighting.map(|s| s.since_ms),
+                    last_seen_ms: if connected {
+                        Some(now_ms())
+                    } else {
+                        sighting.map(|s| s.last_seen_ms)
+                    },
+                    path: path.filter(|_| connected),
+                    addrs: info.as_ref().map(|i| i.addrs.clone()).unwrap_or_default(),
+                    version: info.map(|i| i.version).unwrap_or_default(),
+                    sync,
+                    bytes,
+                }
+            })
+            .collect()
+    }
+
+    /// Waits until `n` other members of `space` say that they hold `id` durably.
+    ///
+    /// # Errors
+    /// [`ReplicaTimeout`] with the nodes that said so within `timeout`; the fragment stays
+    /// durable here and goes on replicating.
+    pub async fn wait_replicas(
+        &self,
+        space: SpaceId,
+        id: FragmentId,
+        n: usize,
+        timeout: Duration,
+    ) -> Result<Vec<NodeId>, ReplicaTimeout> {
+        let inner = &self.inner;
+        let started = Instant::now();
+        let hash = Hash::from(id);
+        let watch = Watch {
+            sync: inner.sync.clone(),
+            hash,
+        };
+        let mut holders = inner.sync.acks().watch(hash);
+        inner.sync.ask(&[hash]);
+        let entitled = |holders: &BTreeSet<NodeId>| -> Vec<NodeId> {
+            let authority = inner.replica.authority();
+            holders
+                .iter()
+                .filter(|node| authority.role_in(node, &space).is_some())
+                .copied()
+                .collect()
+        };
+        let enough = holders.wait_for(|holders| entitled(holders).len() >= n);
+        let waited = tokio::time::timeout(timeout, enough).await;
+        let reached = matches!(waited, Ok(Ok(_)));
+        let held_by = entitled(&holders.borrow());
+        drop(watch);
+        if reached {
+            Ok(held_by)
+        } else {
+            Err(ReplicaTimeout {
+                id,
+                wanted: n,
+                held_by,
+                waited: started.elapsed(),
+            })
+        }
+    }
+
+    /// Stops all tasks, says goodbye to the peers and closes the socket; takes 3 seconds at most.
+    ///
+    /// The replica stays open: it belongs to the caller.
+    pub async fn shutdown(&self) {
+        let inner = &self.inner;
+        inner.stop.cancel();
+        inner.tasks.close();
+        if tokio::time::timeout(SHUTDOWN_GRACE, inner.tasks.wait())
+            .await
+            .is_err()
+        {
+            warn!(
+                left = inner.tasks.len(),
+                "tasks outlived the shutdown grace period"
+            );
+        }
+        match tokio::time::timeout(SHUTDOWN_GRACE, inner.router.shutdown()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => debug!(%error, "a protocol failed while it stopped"),
+            Err(_) => warn!("the endpoint outlived the shutdown grace period"),
+        }
+    }
+}
+
+/// Stops collecting holders however [`Mesh::wait_replicas`] ends.
+struct Watch {
+    sync: Sync,
+    hash: Hash,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.sync.acks().unwatch(&self.hash);
+    }
+}
+
+fn create_dir(dir: &std::path::Path) -> Result<(), StartError> {
+    std::fs::create_dir_all(dir).map_err(|source| StartError::Data {
+        path: dir.to_owned(),
+        source,
+    })
+}
+
+fn first_eight(bytes: &[u8; 32]) -> [u8; 8] {
+    *bytes.first_chunk().expect("32 bytes hold 8")
+}
+
+/// Returns the wall clock in unix milliseconds; for display, and for the expiry of invites.
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .ok()
+        .and_then(|since| u64::try_from(since.as_millis()).ok())
+        .unwrap_or_default()
+}

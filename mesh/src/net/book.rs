@@ -1,0 +1,260 @@
+//! The address book: where every member was last known to be, kept for good.
+//!
+//! Each member signs its own entry ([`NodeInfo`]); the newest wins, whoever passes it on. Entries
+//! travel in the sync session, so a node knows how to reach a member that it was never introduced
+//! to, also after the introducer has died. [`AddressBook`] decides when to dial.
+
+mod file;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use rhizome_identity::{NodeId, NodeInfo, NodeKey};
+use tokio::{sync::mpsc, task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, trace, warn};
+
+use crate::{
+    net::{
+        MeshConfig, StartError,
+        blobs::Blobs,
+        endpoint::Net,
+        gossip::Gossip,
+        now_ms,
+        peers::Peers,
+        sync::{Sync, encode_infos, kind},
+    },
+    proto::address_book::{AddressBook, Input, Output},
+};
+
+use self::file::Saved;
+
+/// The file below the data directory.
+const FILE: &str = "peers.book";
+/// News that wait for the book; senders wait when it is full.
+const QUEUE: usize = 256;
+/// Entries of nodes that are no members yet: their Grant may be on its way.
+const MAX_STRANGERS: usize = 64;
+/// How soon changes are written; the file only saves a detour after a restart.
+const SAVE_AFTER: Duration = Duration::from_secs(1);
+/// How often our own addresses are looked at.
+const OWN_CHECK_EVERY: Duration = Duration::from_secs(5);
+/// Dials that run at the same time.
+const MAX_DIALS: usize = 32;
+/// The most addresses of one entry.
+const MAX_ADDRS: usize = 16;
+
+#[derive(Debug)]
+enum News {
+    Learn(Option<NodeId>, Vec<Bytes>),
+    Up(NodeId),
+    Down(NodeId),
+    Members(BTreeSet<NodeId>),
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    info: NodeInfo,
+    bytes: Bytes,
+}
+
+#[derive(Debug)]
+struct Own {
+    addrs: Vec<SocketAddr>,
+    bytes: Bytes,
+}
+
+#[derive(Debug)]
+struct Shared {
+    net: Net,
+    key: NodeKey,
+    name: String,
+    advertise: Vec<SocketAddr>,
+    own: Mutex<Own>,
+    entries: Mutex<BTreeMap<NodeId, Entry>>,
+    news: mpsc::Sender<News>,
+}
+
+/// A handle to the address book.
+#[derive(Debug, Clone)]
+pub(crate) struct Book {
+    shared: Arc<Shared>,
+}
+
+/// The task that owns the file and the dialling.
+pub(crate) struct BookTask {
+    book: Book,
+    news: mpsc::Receiver<News>,
+    path: PathBuf,
+    peers: Arc<Peers>,
+    last_seen: BTreeMap<NodeId, u64>,
+    members: BTreeSet<NodeId>,
+    strangers: BTreeMap<NodeId, Entry>,
+    dirty_since: Option<Instant>,
+}
+
+impl Book {
+    /// Reads the book and signs our own first entry.
+    pub(crate) fn open(
+        config: &MeshConfig,
+        key: &NodeKey,
+        net: Net,
+        peers: Arc<Peers>,
+    ) -> Result<(Self, BookTask), StartError> {
+        let path = config.data_dir.join(FILE);
+        let saved = file::load(&path).map_err(|source| StartError::Data {
+            path: path.clone(),
+            source,
+        })?;
+        let mut entries = BTreeMap::new();
+        let mut last_seen = BTreeMap::new();
+        for Saved {
+            node,
+            info,
+            last_seen_ms,
+        } in saved
+        {
+            if let Some(at) = last_seen_ms {
+                last_seen.insert(node, at);
+                peers.remember(node, at);
+            }
+            if let Some(entry) = Entry::parse(info.into()).filter(|entry| entry.info.node == node) {
+                net.set_addrs(&node, &entry.info.addrs);
+                entries.insert(node, entry);
+            }
+        }
+        let (news_in, news) = mpsc::channel(QUEUE);
+        let shared = Arc::new(Shared {
+            own: Mutex::new(Own {
+                addrs: Vec::new(),
+                bytes: Bytes::new(),
+            }),
+            net,
+            key: NodeKey::from_seed(*key.secret_bytes()),
+            name: config.node_name.clone(),
+            advertise: config.advertise.clone(),
+            entries: Mutex::new(entries),
+            news: news_in,
+        });
+        let book = Self { shared };
+        book.refresh_own();
+        let task = BookTask {
+            book: book.clone(),
+            news,
+            path,
+            peers,
+            last_seen,
+            members: BTreeSet::new(),
+            strangers: BTreeMap::new(),
+            dirty_since: None,
+        };
+        Ok((book, task))
+    }
+
+    /// Returns our own signed entry.
+    pub(crate) fn own_info(&self) -> Bytes {
+        self.own().bytes.clone()
+    }
+
+    /// Returns the addresses at which others can dial us.
+    pub(crate) fn own_addrs(&self) -> Vec<SocketAddr> {
+        self.refresh_own();
+        self.own().addrs.clone()
+    }
+
+    /// Returns the signed entries of all members that are known, and our own.
+    pub(crate) fn infos(&self) -> Vec<Bytes> {
+        let entries = self.entries();
+        let others = entries.values().map(|entry| entry.bytes.clone());
+        others.chain([self.own_info()]).collect()
+    }
+
+    /// Returns what `node` last said of itself.
+    pub(crate) fn info(&self, node: &NodeId) -> Option<NodeInfo> {
+        self.entries().get(node).map(|entry| entry.info.clone())
+    }
+
+    /// Takes in signed entries that `from` passed on.
+    pub(crate) async fn learn(&self, from: Option<NodeId>, infos: Vec<Bytes>) {
+        self.tell(News::Learn(from, infos)).await;
+    }
+
+    /// A session with `peer` began.
+    pub(crate) async fn up(&self, peer: NodeId) {
+        self.tell(News::Up(peer)).await;
+    }
+
+    /// The session with `peer` ended.
+    pub(crate) async fn down(&self, peer: NodeId) {
+        self.tell(News::Down(peer)).await;
+    }
+
+    /// The other members of the mesh are `members` now.
+    pub(crate) async fn members(&self, members: BTreeSet<NodeId>) {
+        self.tell(News::Members(members)).await;
+    }
+
+    async fn tell(&self, news: News) {
+        if self.shared.news.send(news).await.is_err() {
+            trace!("the address book has stopped");
+        }
+    }
+
+    /// Signs a new own entry when our addresses have changed; returns whether they have.
+    fn refresh_own(&self) -> bool {
+        let shared = &self.shared;
+        let mut addrs = shared.advertise.clone();
+        for addr in shared.net.local_addrs() {
+            if !addrs.contains(&addr) {
+                addrs.push(addr);
+            }
+        }
+        addrs.truncate(MAX_ADDRS);
+        let mut own = self.own();
+        if own.addrs == addrs && !own.bytes.is_empty() {
+            return false;
+        }
+        let info = NodeInfo {
+            node: shared.key.id(),
+            name: shared.name.clone(),
+            addrs: addrs.clone(),
+            seq_ms: now_ms(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        own.bytes = info.sign(&shared.key).into();
+        own.addrs = addrs;
+        true
+    }
+
+    fn own(&self) -> MutexGuard<'_, Own> {
+        self.shared
+            .own
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<NodeId, Entry>> {
+        self.shared
+            .entries
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    fn parse(bytes: Bytes) -> Option<Self> {
+        match NodeInfo::parse(&bytes) {
+            Ok(info) => Some(Self { info, bytes }),
+            Err(error) => {
+                trace!(%error, "not an address-book entry");
+                None
+            }
+        }
+    }
+}
