@@ -16,6 +16,7 @@ mod patch;
 use rhizome_identity::{AgentId, NodeId, SpaceId};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::patch::Bounded;
 pub use self::patch::{Artifact, ContextPatch, Decision, ErrorEntry, Explored, SandboxRef};
 use crate::{DocId, FragmentId, Hlc};
 

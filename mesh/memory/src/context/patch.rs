@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{MAX_ENTRY_TEXT, MAX_PATCH_BYTES, MAX_PATCH_ENTRIES};
+use super::{MAX_ENTRY_TEXT, MAX_PATCH_BYTES, MAX_PATCH_ENTRIES, Note};
 use crate::item::{BoundsError, at_most, count, not_empty};
 
 /// What one checkpoint adds to a context; lists add to what is there, `next` replaces.
@@ -170,12 +170,21 @@ impl ContextPatch {
     }
 }
 
-/// Something with bounds of its own; `text` checks one text and counts its bytes.
+/// Checks one text of a field, and counts its bytes.
+type CheckText<'a> = &'a mut dyn FnMut(&'static str, &str) -> Result<(), BoundsError>;
+
+/// Something with bounds of its own.
 pub(crate) trait Bounded {
     fn check(
         &self,
         text: &mut dyn FnMut(&'static str, &str) -> Result<(), BoundsError>,
     ) -> Result<(), BoundsError>;
+}
+
+impl Bounded for Note {
+    fn check(&self, text: CheckText<'_>) -> Result<(), BoundsError> {
+        text("text", &self.text)
+    }
 }
 
 impl Bounded for Explored {

@@ -1,0 +1,195 @@
+//! The view's database: what is derived, kept so that a restart need not derive it again.
+//!
+//! Commits are not synced one by one: redb keeps them in order, so that after a crash the file holds
+//! a prefix of them, and the watermark among them says truly how far it goes. The replica replays
+//! the rest from its segments.
+
+use std::path::Path;
+
+use redb::{
+    Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, Table, TableDefinition,
+    WriteTransaction,
+};
+
+use super::ViewError;
+
+/// What the tables and the rules behind them are; another number means: derive anew.
+///
+/// Raise it when the layout changes, and when automerge or a rule of the fence does.
+const VERSION: u64 = 1;
+
+type Bytes = TableDefinition<'static, &'static [u8], &'static [u8]>;
+
+/// Names of counters: version, watermark, crowded, damaged.
+const META: TableDefinition<'static, &str, u64> = TableDefinition::new("meta");
+/// Document → saved automerge document.
+const SAVED: Bytes = TableDefinition::new("saved");
+/// Document → index of its changes.
+const INDEX: Bytes = TableDefinition::new("index");
+/// Document → memory item, JSON.
+const ITEMS: Bytes = TableDefinition::new("items");
+/// Document → context summary, JSON.
+const SUMMARIES: Bytes = TableDefinition::new("summaries");
+/// Space, moment from the newest, document → nothing.
+const ORDER: Bytes = TableDefinition::new("order");
+/// Fragment → what became of it.
+const STATES: Bytes = TableDefinition::new("states");
+/// Waiting fragment → all of it.
+const WAITING: Bytes = TableDefinition::new("waiting");
+/// Refused fragment → who, where and why, JSON.
+const REFUSED: Bytes = TableDefinition::new("refused");
+/// Space, document, document that replaces it → nothing.
+const SUPERSEDED: Bytes = TableDefinition::new("superseded");
+/// Document not yet in the search index → its generation.
+const UNINDEXED: Bytes = TableDefinition::new("unindexed");
+
+macro_rules! tables {
+    ($($field:ident: $definition:ident),*) => {
+        /// All tables, for one write transaction.
+        pub(super) struct Tables<'txn> {
+            pub(super) meta: Table<'txn, &'static str, u64>,
+            $(pub(super) $field: Table<'txn, &'static [u8], &'static [u8]>,)*
+        }
+
+        impl<'txn> Tables<'txn> {
+            pub(super) fn open(txn: &'txn WriteTransaction) -> Result<Self, ViewError> {
+                Ok(Self { meta: txn.open_table(META)?, $($field: txn.open_table($definition)?,)* })
+            }
+        }
+
+        /// All tables, for reading.
+        pub(crate) struct ReadTables {
+            pub(crate) meta: ReadOnlyTable<&'static str, u64>,
+            $(pub(crate) $field: ReadOnlyTable<&'static [u8], &'static [u8]>,)*
+        }
+
+        impl ReadTables {
+            pub(crate) fn open(txn: &ReadTransaction) -> Result<Self, ViewError> {
+                Ok(Self { meta: txn.open_table(META)?, $($field: txn.open_table($definition)?,)* })
+            }
+        }
+    };
+}
+
+tables!(
+    saved: SAVED,
+    index: INDEX,
+    items: ITEMS,
+    summaries: SUMMARIES,
+    order: ORDER,
+    states: STATES,
+    waiting: WAITING,
+    refused: REFUSED,
+    superseded: SUPERSEDED,
+    unindexed: UNINDEXED
+);
+
+/// The open database.
+#[derive(Debug)]
+pub(crate) struct Store {
+    database: Database,
+}
+
+impl Store {
+    /// Opens or creates the database; `None` if what is there has another version or is damaged.
+    pub(super) fn open(path: &Path) -> Result<Option<Self>, ViewError> {
+        let database = match Database::builder().set_cache_size(CACHE_BYTES).create(path) {
+            Ok(database) => database,
+            Err(redb::DatabaseError::DatabaseAlreadyOpen) => return Err(redb::DatabaseError::DatabaseAlreadyOpen.into()),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "the view's database is unusable");
+                return Ok(None);
+            }
+        };
+        let store = Self { database };
+        match store.prepare() {
+            Ok(true) => Ok(Some(store)),
+            Ok(false) => Ok(None),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "the view's database is damaged");
+                Ok(None)
+            }
+        }
+    }
+
+    fn prepare(&self) -> Result<bool, ViewError> {
+        let txn = self.write(Durability::Immediate)?;
+        let usable = {
+            let mut tables = Tables::open(&txn)?;
+            let version = tables.meta.get("version")?.map(|value| value.value());
+            let damaged = tables.meta.get("damaged")?.is_some();
+            match version {
+                _ if damaged => false,
+                Some(version) => version == VERSION,
+                None => {
+                    tables.meta.insert("version", VERSION)?;
+                    true
+                }
+            }
+        };
+        txn.commit()?;
+        Ok(usable)
+    }
+
+    pub(super) fn write(&self, durability: Durability) -> Result<WriteTransaction, ViewError> {
+        let mut txn = self.database.begin_write()?;
+        txn.set_durability(durability)?;
+        Ok(txn)
+    }
+
+    pub(crate) fn read(&self) -> Result<ReadTables, ViewError> {
+        ReadTables::open(&self.database.begin_read()?)
+    }
+
+    /// Makes every commit so far durable.
+    pub(crate) fn sync(&self) -> Result<(), ViewError> {
+        Ok(self.write(Durability::Immediate)?.commit()?)
+    }
+
+    /// Has the next opening throw everything away.
+    pub(crate) fn condemn(&self) {
+        let mark = || -> Result<(), ViewError> {
+            let txn = self.write(Durability::Immediate)?;
+            txn.open_table(META)?.insert("damaged", 1)?;
+            Ok(txn.commit()?)
+        };
+        if let Err(error) = mark() {
+            tracing::warn!(%error, "cannot mark the view as damaged");
+        }
+    }
+
+    /// Forgets that these documents are not in the search index, unless they have changed since.
+    pub(crate) fn indexed(&self, documents: &[([u8; 65], u64)]) -> Result<(), ViewError> {
+        let txn = self.write(Durability::None)?;
+        {
+            let mut unindexed = txn.open_table(UNINDEXED)?;
+            for (key, generation) in documents {
+                let same = unindexed.get(&key[..])?.is_some_and(|found| found.value() == generation.to_be_bytes());
+                if same {
+                    unindexed.remove(&key[..])?;
+                }
+            }
+        }
+        Ok(txn.commit()?)
+    }
+}
+
+/// Most bytes of the database that are kept in memory.
+const CACHE_BYTES: usize = 32 * 1024 * 1024;
+
+/// Returns the rows whose key begins with `prefix`, at most `limit`.
+pub(crate) fn with_prefix(
+    table: &impl ReadableTable<&'static [u8], &'static [u8]>,
+    prefix: &[u8],
+    limit: usize,
+) -> Result<Vec<(Vec<u8>, Vec<u8>)>, ViewError> {
+    let mut rows = Vec::new();
+    for row in table.range(prefix..)? {
+        let (key, value) = row?;
+        if !key.value().starts_with(prefix) || rows.len() >= limit {
+            break;
+        }
+        rows.push((key.value().to_vec(), value.value().to_vec()));
+    }
+    Ok(rows)
+}
