@@ -39,7 +39,11 @@ pub(crate) enum Shape {
 
 impl Shape {
     pub(crate) fn of(kind: Kind) -> Self {
-        if kind == Kind::Context { Self::Context } else { Self::Memory }
+        if kind == Kind::Context {
+            Self::Context
+        } else {
+            Self::Memory
+        }
     }
 }
 
@@ -57,11 +61,19 @@ impl DocKey {
     pub(crate) const LEN: usize = 65;
 
     pub(crate) fn memory(space: SpaceId, doc: DocId) -> Self {
-        Self { space, shape: Shape::Memory, doc }
+        Self {
+            space,
+            shape: Shape::Memory,
+            doc,
+        }
     }
 
     pub(crate) fn context(space: SpaceId, doc: DocId) -> Self {
-        Self { space, shape: Shape::Context, doc }
+        Self {
+            space,
+            shape: Shape::Context,
+            doc,
+        }
     }
 
     pub(crate) fn to_bytes(self) -> [u8; Self::LEN] {
@@ -80,20 +92,34 @@ impl DocKey {
             _ => return None,
         };
         let half = |from: usize| <[u8; 32]>::try_from(&bytes[from..from + 32]).expect("32 bytes");
-        Some(Self { space: SpaceId::from_bytes(half(0)), shape, doc: DocId::from_bytes(half(33)) })
+        Some(Self {
+            space: SpaceId::from_bytes(half(0)),
+            shape,
+            doc: DocId::from_bytes(half(33)),
+        })
     }
 }
 
 /// Returns the document of whatever has this key: the same for everyone in the space.
 #[must_use]
 pub fn keyed_doc(space: &SpaceId, kind: Kind, key: &str) -> DocId {
-    derive("rhizome keyed memory", &[space.as_bytes(), &[kind.number()], key.as_bytes()])
+    derive(
+        "rhizome keyed memory",
+        &[space.as_bytes(), &[kind.number()], key.as_bytes()],
+    )
 }
 
 /// Returns the document of a memory without a key: its author and moment name it.
 #[must_use]
 pub fn single_doc(space: &SpaceId, author: &AgentId, hlc: Hlc) -> DocId {
-    derive("rhizome single memory", &[space.as_bytes(), author.as_bytes(), &hlc.as_u64().to_be_bytes()])
+    derive(
+        "rhizome single memory",
+        &[
+            space.as_bytes(),
+            author.as_bytes(),
+            &hlc.as_u64().to_be_bytes(),
+        ],
+    )
 }
 
 /// Returns the document of a task's context: the same for everyone in the space.
@@ -115,6 +141,3 @@ fn derive(context: &'static str, parts: &[&[u8]]) -> DocId {
     }
     DocId::from_bytes(*hasher.finalize().as_bytes())
 }
-
-#[cfg(test)]
-mod tests;

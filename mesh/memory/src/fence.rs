@@ -21,7 +21,9 @@ mod panics;
 mod scan;
 mod schema;
 
-use automerge::{Automerge, Change, ChangeHash, LoadOptions, OnPartialLoad, SaveOptions, VerificationMode};
+use automerge::{
+    Automerge, Change, ChangeHash, LoadOptions, OnPartialLoad, SaveOptions, VerificationMode,
+};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::panics::fenced;
@@ -158,12 +160,19 @@ pub(crate) struct Checked {
 pub(crate) fn check(key: &DocKey, index: &DocIndex, opened: &Opened) -> Result<Checked, Reason> {
     let bytes = &opened.change;
     if bytes.len() > MAX_CHANGE {
-        return Err(Reason::TooLarge { size: bytes.len(), limit: MAX_CHANGE });
+        return Err(Reason::TooLarge {
+            size: bytes.len(),
+            limit: MAX_CHANGE,
+        });
     }
     scan(bytes).map_err(|error| match error {
         ScanError::Compressed => Reason::Compressed,
-        ScanError::Malformed(what) => Reason::Malformed { what: what.to_owned() },
-        ScanError::TooMany(what) => Reason::TooMany { what: what.to_owned() },
+        ScanError::Malformed(what) => Reason::Malformed {
+            what: what.to_owned(),
+        },
+        ScanError::TooMany(what) => Reason::TooMany {
+            what: what.to_owned(),
+        },
     })?;
     let (change, operations) = decode(bytes)?;
 
@@ -172,7 +181,8 @@ pub(crate) fn check(key: &DocKey, index: &DocIndex, opened: &Opened) -> Result<C
     if change.actor_id() != &author_actor {
         return Err(Reason::WrongActor);
     }
-    let actor_bytes = <[u8; 16]>::try_from(author_actor.to_bytes()).expect("our actors have 16 bytes");
+    let actor_bytes =
+        <[u8; 16]>::try_from(author_actor.to_bytes()).expect("our actors have 16 bytes");
 
     let deps = dependencies(key, index, opened, &change)?;
     let closure = index.closure(&deps);
@@ -180,10 +190,18 @@ pub(crate) fn check(key: &DocKey, index: &DocIndex, opened: &Opened) -> Result<C
     let last = index.last_of(&actor_bytes);
     let expected = last.map_or(1, |last| index.at(last).seq + 1);
     if change.seq() != expected || last.is_some_and(|last| !closure.contains(&last)) {
-        let same = index.changes().iter().find(|other| other.actor == actor_bytes && other.seq == change.seq());
+        let same = index
+            .changes()
+            .iter()
+            .find(|other| other.actor == actor_bytes && other.seq == change.seq());
         return Err(match same {
-            Some(other) => Reason::Forked { other: other.fragment },
-            None => Reason::WrongSeq { seq: change.seq(), expected },
+            Some(other) => Reason::Forked {
+                other: other.fragment,
+            },
+            None => Reason::WrongSeq {
+                seq: change.seq(),
+                expected,
+            },
         });
     }
     let author_bytes = last.map_or(0, |last| index.at(last).author_bytes) + bytes.len() as u64;
@@ -192,7 +210,11 @@ pub(crate) fn check(key: &DocKey, index: &DocIndex, opened: &Opened) -> Result<C
     }
 
     let start = change.start_op().get();
-    let expected = deps.iter().map(|dep| index.at(*dep).max_op).fold(genesis(key.shape).max_op, u64::max) + 1;
+    let expected = deps
+        .iter()
+        .map(|dep| index.at(*dep).max_op)
+        .fold(genesis(key.shape).max_op, u64::max)
+        + 1;
     if start != expected {
         return Err(Reason::WrongStart { start, expected });
     }
@@ -232,14 +254,21 @@ fn decode(bytes: &[u8]) -> Result<(Change, Vec<automerge::legacy::Op>), Reason> 
     });
     match decoded {
         Err(what) => Err(Reason::Panicked { what }),
-        Ok(Err(what)) => Err(Reason::Malformed { what: what.chars().take(200).collect() }),
+        Ok(Err(what)) => Err(Reason::Malformed {
+            what: what.chars().take(200).collect(),
+        }),
         Ok(Ok(None)) => Err(Reason::NotCanonical),
         Ok(Ok(Some(decoded))) => Ok(decoded),
     }
 }
 
 /// Returns the positions of what the change builds on: exactly what its header names.
-fn dependencies(key: &DocKey, index: &DocIndex, opened: &Opened, change: &Change) -> Result<Vec<u32>, Reason> {
+fn dependencies(
+    key: &DocKey,
+    index: &DocIndex,
+    opened: &Opened,
+    change: &Change,
+) -> Result<Vec<u32>, Reason> {
     let mut named = Vec::with_capacity(opened.header.deps.len());
     for fragment in &opened.header.deps {
         named.push(index.by_fragment(fragment).ok_or(Reason::DepsDisagree)?);
@@ -273,15 +302,24 @@ pub(crate) fn apply(
 ) -> Result<(Automerge, Vec<u8>), Reason> {
     fenced(|| {
         let mut scratch = document.clone();
-        scratch.apply_changes(changes.iter().cloned()).map_err(|error| Reason::Refused { what: short(&error) })?;
-        let saved = scratch.save_with_options(SaveOptions { deflate: false, retain_orphans: false });
+        scratch
+            .apply_changes(changes.iter().cloned())
+            .map_err(|error| Reason::Refused {
+                what: short(&error),
+            })?;
+        let saved = scratch.save_with_options(SaveOptions {
+            deflate: false,
+            retain_orphans: false,
+        });
         let reloaded = load(&saved).map_err(|what| Reason::DoesNotReload { what })?;
         let mut found = reloaded.get_heads();
         let mut wanted = heads.to_vec();
         found.sort_unstable();
         wanted.sort_unstable();
         if found != wanted || scratch.get_missing_deps(&[]) != [] {
-            return Err(Reason::DoesNotReload { what: "its heads differ".to_owned() });
+            return Err(Reason::DoesNotReload {
+                what: "its heads differ".to_owned(),
+            });
         }
         Ok((reloaded, saved))
     })

@@ -7,10 +7,17 @@
 //!
 //! A query is words, never query syntax: there is nothing in it to parse, so nothing to break.
 
+mod fresh;
+mod rank;
+mod search;
+mod tokens;
+
 use rhizome_identity::SpaceId;
 use serde::{Deserialize, Serialize};
 
-use crate::{Kind, MemoryItem};
+pub(crate) use self::search::{MAX_FRESH, Search};
+use self::{fresh::Filter, rank::rank};
+use crate::{Kind, MemoryItem, ViewError, document::DocKey};
 
 /// Most bytes of a query.
 pub const MAX_QUERY: usize = 8 * 1024;
@@ -64,7 +71,7 @@ pub enum RecallError {
     Index(#[source] Box<tantivy::TantivyError>),
     /// The view's database failed.
     #[error("the view's database failed")]
-    View(#[source] Box<crate::ViewError>),
+    View(#[source] Box<ViewError>),
 }
 
 impl RecallError {
@@ -84,4 +91,56 @@ impl RecallError {
             }
         }
     }
+}
+
+impl From<ViewError> for RecallError {
+    fn from(error: ViewError) -> Self {
+        Self::View(Box::new(error))
+    }
+}
+
+/// Hits when the query names no limit.
+const DEFAULT_HITS: usize = 10;
+/// For each hit wanted, so many candidates are ranked: boosts may lift one from below the limit.
+const CANDIDATES_PER_HIT: usize = 3;
+
+/// Finds memories; `item` reads one, with what replaces it.
+pub(crate) fn recall(
+    search: &Search,
+    query: &RecallQuery,
+    item: impl Fn(&DocKey) -> Result<Option<MemoryItem>, ViewError>,
+) -> Result<Vec<Hit>, RecallError> {
+    if query.text.len() > MAX_QUERY {
+        return Err(RecallError::TooLong {
+            size: query.text.len(),
+            limit: MAX_QUERY,
+        });
+    }
+    if query.text.trim().is_empty() {
+        return Err(RecallError::Blank);
+    }
+    let limit = if query.limit == 0 {
+        DEFAULT_HITS
+    } else {
+        query.limit.min(MAX_HITS)
+    };
+    let filter = Filter {
+        spaces: query.spaces.iter().copied().collect(),
+        kinds: query.kinds.iter().copied().collect(),
+        task: query.task.as_deref(),
+    };
+    if filter.spaces.is_empty() {
+        return Ok(Vec::new());
+    }
+    let found = search.find(&query.text, &filter, limit * CANDIDATES_PER_HIT);
+    let mut hits = Vec::new();
+    for (key, score) in found.map_err(|error| RecallError::Index(Box::new(error)))? {
+        // The index may be ahead of the database after a crash, until the replay has caught up.
+        if let Some(item) = item(&key)?.filter(|item| filter.passes(item)) {
+            hits.push(Hit { item, score });
+        }
+    }
+    rank(&mut hits);
+    hits.truncate(limit);
+    Ok(hits)
 }

@@ -1,13 +1,55 @@
 //! What the fragments add up to: documents, items, search. Always rebuildable.
+//!
+//! A [`View`] owns its directory and nothing else: `view.redb` with the saved documents, the items
+//! made from them and how far it has got, and `tantivy/` with the search index. Whatever is damaged
+//! or of another version is thrown away; the replica then replays its segments from
+//! [`View::watermark`].
+//!
+//! A publish goes through here twice: `compose` makes the change, and once the fragment is durable
+//! `apply` takes it in, by the same fence as a stranger's. Neither waits for a disk.
 
-use std::path::Path;
+mod apply;
+mod compose;
+mod live;
+mod materialise;
+mod tables;
+mod waiting;
+mod worker;
+
+mod error;
+mod read;
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use bytes::Bytes;
+use redb::{ReadableTable, ReadableTableMetadata};
 use rhizome_identity::{AgentId, NodeId, SpaceId};
+use serde::{Deserialize, Serialize};
 
+use self::{
+    compose::Pending, live::LiveDocuments, materialise::decode_item, tables::Store,
+    waiting::Waiting, worker::Worker,
+};
+pub use self::{
+    error::{ComposeError, ViewError},
+    waiting::{MAX_WAITING, MAX_WAITING_PER_AUTHOR},
+};
 use crate::{
-    BoundsError, ContextPatch, ContextState, ContextSummary, DocId, Draft, FragmentId, Header, Hit,
-    Hlc, Kind, MemoryItem, RecallError, RecallQuery,
+    ContextPatch, ContextState, ContextSummary, DocId, Draft, FragmentId, Header, Hit, Hlc, Kind,
+    MemoryItem, RecallError, RecallQuery,
+    document::DocKey,
+    recall::{MAX_FRESH, Search, recall},
+};
+pub use crate::{
+    document::{context_doc, keyed_doc, single_doc},
+    fence::{MAX_AUTHOR_BYTES, MAX_CHANGE, MAX_CHANGES_PER_AUTHOR, MAX_OPS, MAX_PREDS, Reason},
 };
 
 /// A fragment whose body was decrypted.
@@ -28,7 +70,7 @@ pub struct ComposeContext {
     pub author: AgentId,
     /// The node it writes on.
     pub node: NodeId,
-    /// The moment that the header will carry.
+    /// The moment that the header will carry; never the same twice for one author.
     pub now: Hlc,
     /// The space.
     pub space: SpaceId,
@@ -43,34 +85,8 @@ pub struct Composed {
     pub kind: Kind,
     /// The automerge change.
     pub change: Vec<u8>,
-    /// The fragments it builds on; the header has to carry exactly these, in this order.
+    /// The fragments it builds on; the header has to carry exactly these.
     pub deps: Vec<FragmentId>,
-}
-
-/// Why nothing was composed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ComposeError {
-    /// A field is too large or blank.
-    #[error("the draft cannot be published")]
-    Bounds(#[from] BoundsError),
-    /// The document holds too many changes.
-    #[error("the document holds {changes} changes; at most {limit} are allowed")]
-    Full {
-        /// What it holds.
-        changes: usize,
-        /// What is allowed.
-        limit: usize,
-    },
-    /// An earlier change of this document was composed, but not yet named by its fragment.
-    #[error("an earlier change of this document is still being published")]
-    Busy,
-    /// automerge failed.
-    #[error("automerge: {0}")]
-    Automerge(String),
-    /// The view's database failed.
-    #[error("the view failed")]
-    View(#[from] ViewError),
 }
 
 /// What became of a fragment in the view.
@@ -83,24 +99,8 @@ pub enum Applied {
     Waiting(Vec<FragmentId>),
     /// It was refused, and why; the rest of the space goes on.
     Quarantined(Reason),
-}
-
-/// Why a change was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Reason {
-    /// TODO
-    #[error("x")]
-    X,
-}
-
-/// Why the view failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ViewError {
-    /// The database failed.
-    #[error("the view's database failed")]
-    Database(#[source] Box<redb::Error>),
+    /// The view's database failed: it is tried again when the view is next opened.
+    Deferred,
 }
 
 /// Which memories to list.
@@ -117,7 +117,7 @@ pub struct ListQuery {
 }
 
 /// A fragment that was refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quarantined {
     /// The fragment.
     pub id: FragmentId,
@@ -129,30 +129,128 @@ pub struct Quarantined {
     pub reason: Reason,
 }
 
+/// What the view shares with its worker.
+#[derive(Debug)]
+struct Shared {
+    store: Store,
+    search: Search,
+    /// One settling at a time.
+    settling: Mutex<()>,
+}
+
+impl Shared {
+    /// Makes what was applied durable, and moves what is fresh into the search index.
+    fn settle(&self) -> Result<(), ViewError> {
+        let _one = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
+        // The database first: what it says is not indexed is indexed again after a crash.
+        self.store.sync()?;
+        let settled = self
+            .search
+            .settle()
+            .map_err(|error| ViewError::Index(Box::new(error)))?;
+        if settled.is_empty() {
+            Ok(())
+        } else {
+            self.store.indexed(&settled)
+        }
+    }
+}
+
 /// What the fragments add up to.
 #[derive(Debug)]
-pub struct View {}
+pub struct View {
+    /// Declared first: the worker settles what is left when it is dropped.
+    worker: Worker,
+    shared: Arc<Shared>,
+    live: LiveDocuments,
+    waiting: Waiting,
+    /// How many fragments of each space were refused.
+    refused: BTreeMap<SpaceId, usize>,
+    pending: BTreeMap<DocKey, Vec<Pending>>,
+    watermark: u64,
+    generation: AtomicU64,
+}
 
 impl View {
-    /// Opens the view in `dir`, or starts an empty one.
+    /// Opens the view in `dir`, or starts an empty one; a damaged view is thrown away.
     ///
     /// # Errors
-    /// If the directory cannot be written. A damaged view is thrown away and started anew.
+    /// If the directory cannot be written, or another process has the view open.
     pub fn open(dir: &Path) -> Result<Self, ViewError> {
-        let _ = dir;
-        todo!()
+        let io = |source| ViewError::Io {
+            path: dir.to_owned(),
+            source,
+        };
+        std::fs::create_dir_all(dir).map_err(io)?;
+        match Self::open_as_is(dir) {
+            Err(ViewError::Damaged(what)) => {
+                tracing::warn!(dir = %dir.display(), what, "the view is damaged and is derived anew");
+                match std::fs::remove_file(dir.join("view.redb")) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(io(error));
+                    }
+                    _ => Self::open_as_is(dir),
+                }
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_as_is(dir: &Path) -> Result<Self, ViewError> {
+        let store = Store::open(&dir.join("view.redb"))?.ok_or(ViewError::Damaged("view.redb"))?;
+        let tables = store.read()?;
+        let number = |name: &str| -> Result<Option<u64>, ViewError> {
+            Ok(tables.meta.get(name)?.map(|value| value.value()))
+        };
+        let watermark = number("watermark")?
+            .unwrap_or(0)
+            .min(number("crowded")?.unwrap_or(u64::MAX));
+
+        let mut waiting = Waiting::default();
+        for row in tables.waiting.iter()? {
+            let (id, row) = row?;
+            let id = <[u8; 32]>::try_from(id.value())
+                .map_err(|_| ViewError::Damaged("a waiting fragment"))?;
+            let restored = waiting.restore(FragmentId::from_bytes(id), row.value());
+            restored.ok_or(ViewError::Damaged("a waiting fragment"))?;
+        }
+        let mut refused: BTreeMap<SpaceId, usize> = BTreeMap::new();
+        for row in tables.refused.iter()? {
+            let row: Quarantined = serde_json::from_slice(row?.1.value())
+                .map_err(|_| ViewError::Damaged("a refused fragment"))?;
+            *refused.entry(row.space).or_default() += 1;
+        }
+        let (search, generation) = open_search(&dir.join("tantivy"), &tables)?;
+        store.forget_crowded()?;
+
+        let shared = Arc::new(Shared {
+            store,
+            search,
+            settling: Mutex::new(()),
+        });
+        let worker = Worker::start(shared.clone())?;
+        Ok(Self {
+            worker,
+            shared,
+            live: LiveDocuments::default(),
+            waiting,
+            refused,
+            pending: BTreeMap::new(),
+            watermark,
+            generation: AtomicU64::new(generation + 1),
+        })
     }
 
     /// Returns the arrival up to which everything is applied; replay begins after it.
     #[must_use]
     pub fn watermark(&self) -> u64 {
-        todo!()
+        self.watermark
     }
 
     /// Composes the change that publishes `draft`.
     ///
-    /// Call [`Self::reserve`] with the fragment made of it before composing on the same document
-    /// again, and [`Self::release`] if that fragment never became durable.
+    /// Afterwards call [`Self::reserve`] with the fragment made of it, or [`Self::release`] if there
+    /// will be none, before composing on the same document again.
     ///
     /// # Errors
     /// See [`ComposeError`].
@@ -161,8 +259,7 @@ impl View {
         ctx: ComposeContext,
         draft: &Draft,
     ) -> Result<Composed, ComposeError> {
-        let _ = (ctx, draft);
-        todo!()
+        self.compose_draft(ctx, draft)
     }
 
     /// Composes the change that checkpoints `patch`; see [`Self::compose`].
@@ -175,45 +272,76 @@ impl View {
         task: &str,
         patch: &ContextPatch,
     ) -> Result<Composed, ComposeError> {
-        let _ = (ctx, task, patch);
-        todo!()
+        self.compose_patch(ctx, task, patch)
     }
 
     /// Names the fragment that carries a composed change, so that the next one can build on it
     /// before this one is durable and applied.
     pub fn reserve(&mut self, space: &SpaceId, composed: &Composed, id: FragmentId) {
-        let _ = (space, composed, id);
-        todo!()
+        self.reserve_pending(&composed_key(space, composed), &composed.change, id);
     }
 
     /// Forgets a composed change, and what was composed upon it, that will never be durable.
     pub fn release(&mut self, space: &SpaceId, composed: &Composed) {
-        let _ = (space, composed);
-        todo!()
+        self.release_pending(&composed_key(space, composed), &composed.change);
     }
 
-    /// Applies fragments; `arrival` is that of the last of them.
+    /// Applies durable fragments; `arrival` is that of the last of them.
     ///
     /// Fragments of one author in one space come in the order of their chain. Applying again what
-    /// was applied changes nothing.
+    /// was applied changes nothing. The answer names every fragment of the batch in its order, then
+    /// the earlier ones that had waited for them.
     pub fn apply(&mut self, arrival: u64, batch: Vec<Opened>) -> Vec<(FragmentId, Applied)> {
-        let _ = (arrival, batch);
-        todo!()
+        let ids: Vec<FragmentId> = batch.iter().map(|opened| opened.id).collect();
+        let (mut verdicts, fresh) = match self.apply_in(arrival, batch) {
+            Ok(applied) => applied,
+            Err(error) => {
+                tracing::error!(%error, "the view failed; it is derived anew when it is next opened");
+                self.shared.store.condemn();
+                self.live.clear();
+                return ids.into_iter().map(|id| (id, Applied::Deferred)).collect();
+            }
+        };
+        self.watermark = self.watermark.max(arrival);
+        let mut waiting = 0;
+        for (key, (generation, item)) in fresh {
+            waiting = self.shared.search.add(key, generation, item);
+        }
+        self.worker.notify(waiting);
+        if waiting > MAX_FRESH {
+            // A long replay: wait for the index rather than hold everything in memory.
+            if let Err(error) = self.shared.settle() {
+                tracing::warn!(%error, "the search index could not be fed");
+            }
+        }
+        let mut answer: Vec<(FragmentId, Applied)> = ids
+            .iter()
+            .filter_map(|id| Some((*id, verdicts.remove(id)?)))
+            .collect();
+        answer.extend(verdicts);
+        answer
     }
 
     /// Returns what became of a fragment, if it was ever applied.
+    #[must_use]
     pub fn state(&self, id: &FragmentId) -> Option<Applied> {
-        let _ = id;
-        todo!()
+        self.read_state(id).unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot read a fragment's state");
+            None
+        })
     }
 
-    /// Finds memories by words.
+    /// Finds memories by words; see [`RecallQuery`].
     ///
     /// # Errors
-    /// See [`RecallError`].
+    /// If the query is blank or too long, or the index or the database fails.
     pub fn recall(&self, query: &RecallQuery) -> Result<Vec<Hit>, RecallError> {
-        let _ = query;
-        todo!()
+        let tables = self.shared.store.read()?;
+        let found = recall(&self.shared.search, query, |key| Shared::item(&tables, key));
+        if let Err(RecallError::Index(_)) = &found {
+            self.shared.store.condemn();
+        }
+        found
     }
 
     /// Returns one memory.
@@ -221,8 +349,7 @@ impl View {
     /// # Errors
     /// If the database fails.
     pub fn memory(&self, space: &SpaceId, doc: &DocId) -> Result<Option<MemoryItem>, ViewError> {
-        let _ = (space, doc);
-        todo!()
+        Shared::item(&self.shared.store.read()?, &DocKey::memory(*space, *doc))
     }
 
     /// Lists memories, the newest first.
@@ -230,8 +357,7 @@ impl View {
     /// # Errors
     /// If the database fails.
     pub fn list(&self, query: &ListQuery) -> Result<Vec<MemoryItem>, ViewError> {
-        let _ = query;
-        todo!()
+        self.read_list(query)
     }
 
     /// Returns the context of a task.
@@ -239,8 +365,7 @@ impl View {
     /// # Errors
     /// If the database fails.
     pub fn context(&self, space: &SpaceId, task: &str) -> Result<Option<ContextState>, ViewError> {
-        let _ = (space, task);
-        todo!()
+        self.read_context(space, task)
     }
 
     /// Lists contexts, the newest first.
@@ -248,8 +373,7 @@ impl View {
     /// # Errors
     /// If the database fails.
     pub fn contexts(&self, space: Option<&SpaceId>) -> Result<Vec<ContextSummary>, ViewError> {
-        let _ = space;
-        todo!()
+        self.read_contexts(space)
     }
 
     /// Lists what was refused; at most `limit`, in the order of the fragments' ids.
@@ -261,22 +385,77 @@ impl View {
         space: Option<&SpaceId>,
         limit: usize,
     ) -> Result<Vec<Quarantined>, ViewError> {
-        let _ = (space, limit);
-        todo!()
+        self.read_quarantine(space, limit)
     }
 
     /// Returns how many fragments of a space wait, and how many were refused.
     #[must_use]
     pub fn counts(&self, space: &SpaceId) -> (usize, usize) {
-        let _ = space;
-        todo!()
+        (
+            self.waiting.in_space(space),
+            self.refused.get(space).copied().unwrap_or_default(),
+        )
     }
 
-    /// Makes everything applied so far durable.
+    /// Makes everything applied so far durable, and feeds the search index on disk.
     ///
     /// # Errors
-    /// If the database fails.
+    /// If the database or the index fails.
     pub fn flush(&self) -> Result<(), ViewError> {
-        todo!()
+        self.shared.settle()
     }
+
+    fn next_generation(&self) -> u64 {
+        self.generation.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+fn composed_key(space: &SpaceId, composed: &Composed) -> DocKey {
+    DocKey {
+        space: *space,
+        shape: crate::document::Shape::of(composed.kind),
+        doc: composed.doc,
+    }
+}
+
+/// Opens the search index, or makes it anew from the items; returns it and the last generation.
+fn open_search(dir: &Path, tables: &tables::ReadTables) -> Result<(Search, u64), ViewError> {
+    let index = |error| ViewError::Index(Box::new(error));
+    let mut generation = 0;
+    let mut unindexed = Vec::new();
+    for row in tables.unindexed.iter()? {
+        let (key, row) = row?;
+        let key = DocKey::from_bytes(key.value()).ok_or(ViewError::Damaged("a document's name"))?;
+        let of_row = row.value().try_into().map(u64::from_be_bytes);
+        let of_row = of_row.map_err(|_| ViewError::Damaged("a generation"))?;
+        generation = generation.max(of_row);
+        unindexed.push((key, of_row));
+    }
+    match Search::open(dir) {
+        Ok(search) if search.len() + unindexed.len() as u64 >= tables.items.len()? => {
+            for (key, generation) in unindexed {
+                if let Some(row) = tables.items.get(&key.to_bytes()[..])? {
+                    search.add(key, generation, decode_item(row.value())?);
+                }
+            }
+            return Ok((search, generation));
+        }
+        Ok(_) => {
+            tracing::warn!(dir = %dir.display(), "the search index lacks documents and is made anew")
+        }
+        Err(error) if dir.exists() => {
+            tracing::warn!(dir = %dir.display(), %error, "the search index is damaged and is made anew");
+        }
+        Err(_) => {}
+    }
+    let search = Search::create(dir).map_err(index)?;
+    for row in tables.items.iter()? {
+        let (key, row) = row?;
+        let key = DocKey::from_bytes(key.value()).ok_or(ViewError::Damaged("a document's name"))?;
+        search
+            .write([(key, &decode_item(row.value())?)])
+            .map_err(index)?;
+    }
+    search.commit().map_err(index)?;
+    Ok((search, generation))
 }

@@ -16,7 +16,11 @@ use crate::{
 };
 
 /// Returns the whole state; `None` if no change names the task yet.
-pub(crate) fn context_state(key: &DocKey, document: &Automerge, index: &DocIndex) -> Option<ContextState> {
+pub(crate) fn context_state(
+    key: &DocKey,
+    document: &Automerge,
+    index: &DocIndex,
+) -> Option<ContextState> {
     let task = first::<Note>(document, index, "task")?.value.text;
     let mut changes: Vec<&ChangeMeta> = index.changes().iter().collect();
     changes.sort_by_key(|change| change.rank());
@@ -26,8 +30,14 @@ pub(crate) fn context_state(key: &DocKey, document: &Automerge, index: &DocIndex
         task,
         goal: first(document, index, "goal"),
         status: first(document, index, "status"),
-        explored: entries(document, index, 0).into_iter().map(|(_, entry)| entry).collect(),
-        decisions: entries(document, index, 1).into_iter().map(|(_, entry)| entry).collect(),
+        explored: entries(document, index, 0)
+            .into_iter()
+            .map(|(_, entry)| entry)
+            .collect(),
+        decisions: entries(document, index, 1)
+            .into_iter()
+            .map(|(_, entry)| entry)
+            .collect(),
         errors: errors(document, index),
         questions: questions(document, index),
         next: next(document, index),
@@ -39,7 +49,11 @@ pub(crate) fn context_state(key: &DocKey, document: &Automerge, index: &DocIndex
 }
 
 /// Returns one line about the context; `None` if no change names the task yet.
-pub(crate) fn context_summary(key: &DocKey, document: &Automerge, index: &DocIndex) -> Option<ContextSummary> {
+pub(crate) fn context_summary(
+    key: &DocKey,
+    document: &Automerge,
+    index: &DocIndex,
+) -> Option<ContextSummary> {
     let task = first::<Note>(document, index, "task")?.value.text;
     let latest = index.changes().iter().max_by_key(|change| change.rank())?;
     Some(ContextSummary {
@@ -66,8 +80,14 @@ fn entry<T>(value: T, change: &ChangeMeta) -> Entry<T> {
     }
 }
 
-fn first<T: DeserializeOwned + Serialize>(document: &Automerge, index: &DocIndex, name: &str) -> Option<Entry<T>> {
-    let (At { value, .. }, change) = register::<At<T>>(document, index, name).into_iter().next()?;
+fn first<T: DeserializeOwned + Serialize>(
+    document: &Automerge,
+    index: &DocIndex,
+    name: &str,
+) -> Option<Entry<T>> {
+    let (At { value, .. }, change) = register::<At<T>>(document, index, name)
+        .into_iter()
+        .next()?;
     Some(entry(value, change))
 }
 
@@ -77,16 +97,27 @@ fn entries<'a, T: DeserializeOwned + Serialize>(
     index: &'a DocIndex,
     map: usize,
 ) -> Vec<(&'a ChangeMeta, Entry<T>)> {
-    let Ok(Some((_, object))) = document.get(ROOT, MAPS[map]) else { return Vec::new() };
+    let Ok(Some((_, object))) = document.get(ROOT, MAPS[map]) else {
+        return Vec::new();
+    };
     let mut found = Vec::new();
     for key in document.keys(&object) {
-        let Ok(Some((value, id))) = document.get(&object, key) else { continue };
-        let Some((counter, change)) = written_by(index, &id) else { continue };
-        let Some(value) = parse::<T>(&value) else { continue };
+        let Ok(Some((value, id))) = document.get(&object, key) else {
+            continue;
+        };
+        let Some((counter, change)) = written_by(index, &id) else {
+            continue;
+        };
+        let Some(value) = parse::<T>(&value) else {
+            continue;
+        };
         found.push((change.rank(), counter, change, entry(value, change)));
     }
     found.sort_by_key(|(rank, counter, ..)| (*rank, *counter));
-    found.into_iter().map(|(_, _, change, entry)| (change, entry)).collect()
+    found
+        .into_iter()
+        .map(|(_, _, change, entry)| (change, entry))
+        .collect()
 }
 
 /// Folds entries of one name into the first one's place: what comes later wins.
@@ -113,7 +144,10 @@ fn folded<T>(
 }
 
 fn errors(document: &Automerge, index: &DocIndex) -> Vec<Entry<ErrorEntry>> {
-    let all = entries::<ErrorEntry>(document, index, 2).into_iter().map(|(_, entry)| entry).collect();
+    let all = entries::<ErrorEntry>(document, index, 2)
+        .into_iter()
+        .map(|(_, entry)| entry)
+        .collect();
     folded(
         all,
         |error| error.error.clone(),
@@ -127,7 +161,10 @@ fn errors(document: &Automerge, index: &DocIndex) -> Vec<Entry<ErrorEntry>> {
 }
 
 fn artifacts(document: &Automerge, index: &DocIndex) -> Vec<Entry<Artifact>> {
-    let all = entries::<Artifact>(document, index, 5).into_iter().map(|(_, entry)| entry).collect();
+    let all = entries::<Artifact>(document, index, 5)
+        .into_iter()
+        .map(|(_, entry)| entry)
+        .collect();
     folded(all, |artifact| artifact.name.clone(), |later, _| later)
 }
 
@@ -140,11 +177,23 @@ fn questions(document: &Automerge, index: &DocIndex) -> Vec<Entry<Question>> {
     let asked = entries::<Note>(document, index, 3)
         .into_iter()
         .map(|(change, note)| {
-            let is_resolved = resolved.get(&note.value.text).is_some_and(|when| *when >= change.rank());
-            entry(Question { text: note.value.text, resolved: is_resolved }, change)
+            let is_resolved = resolved
+                .get(&note.value.text)
+                .is_some_and(|when| *when >= change.rank());
+            entry(
+                Question {
+                    text: note.value.text,
+                    resolved: is_resolved,
+                },
+                change,
+            )
         })
         .collect();
-    folded(asked, |question: &Question| question.text.clone(), |later, _| later)
+    folded(
+        asked,
+        |question: &Question| question.text.clone(),
+        |later, _| later,
+    )
 }
 
 /// Lists written without knowing of each other both stay: the later first, each step once.

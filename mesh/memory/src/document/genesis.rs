@@ -7,7 +7,14 @@ use automerge::{ActorId, Automerge, Change, ChangeHash, ROOT, transaction::Trans
 use super::Shape;
 
 /// The maps of a context, in the order in which its genesis creates them.
-pub(crate) const MAPS: [&str; 6] = ["explored", "decisions", "errors", "questions", "resolved", "artifacts"];
+pub(crate) const MAPS: [&str; 6] = [
+    "explored",
+    "decisions",
+    "errors",
+    "questions",
+    "resolved",
+    "artifacts",
+];
 /// The registers of a context.
 pub(crate) const REGISTERS: [&str; 5] = ["task", "goal", "status", "next", "sandbox"];
 /// The register of a memory.
@@ -50,12 +57,23 @@ fn compute(schema: &str, maps: &[&str]) -> Genesis {
     let actor = ActorId::from(&GENESIS_ACTOR[..]);
     let mut document = Automerge::new().with_actor(actor.clone());
     let mut write = document.transaction();
-    write.put(ROOT, "schema", schema).expect("a fresh document takes a string");
+    write
+        .put(ROOT, "schema", schema)
+        .expect("a fresh document takes a string");
     for map in maps {
-        write.put_object(ROOT, *map, automerge::ObjType::Map).expect("a fresh document takes a map");
+        write
+            .put_object(ROOT, *map, automerge::ObjType::Map)
+            .expect("a fresh document takes a map");
     }
     write.commit();
-    let change: Change = document.get_last_local_change().expect("the genesis was just committed");
+    let change: Change = document
+        .get_last_local_change()
+        .expect("the genesis was just committed");
     debug_assert_eq!(Some(change.start_op()), NonZeroU64::new(1));
-    Genesis { hash: change.hash(), max_op: change.max_op(), actor, document }
+    Genesis {
+        hash: change.hash(),
+        max_op: change.max_op(),
+        actor,
+        document,
+    }
 }

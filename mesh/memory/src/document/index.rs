@@ -81,10 +81,12 @@ impl DocIndex {
     }
 
     pub(crate) fn push(&mut self, change: ChangeMeta) {
-        let position = u32::try_from(self.changes.len()).expect("a document has fewer changes than u32 counts");
+        let position = u32::try_from(self.changes.len())
+            .expect("a document has fewer changes than u32 counts");
         self.by_hash.insert(change.hash, position);
         self.by_fragment.insert(change.fragment, position);
-        self.by_actor.insert((change.actor, change.start_op), position);
+        self.by_actor
+            .insert((change.actor, change.start_op), position);
         self.changes.push(change);
     }
 
@@ -119,13 +121,19 @@ impl DocIndex {
     /// Returns the change that holds operation `counter` of `actor`.
     pub(crate) fn by_op(&self, actor: &[u8], counter: u64) -> Option<u32> {
         let actor: [u8; 16] = actor.try_into().ok()?;
-        let (_, position) = self.by_actor.range((actor, 0)..=(actor, counter)).next_back()?;
+        let (_, position) = self
+            .by_actor
+            .range((actor, 0)..=(actor, counter))
+            .next_back()?;
         (counter <= self.at(*position).max_op).then_some(*position)
     }
 
     /// Returns the last change of `actor`, if it made any.
     pub(crate) fn last_of(&self, actor: &[u8; 16]) -> Option<u32> {
-        self.by_actor.range((*actor, 0)..=(*actor, u64::MAX)).next_back().map(|(_, position)| *position)
+        self.by_actor
+            .range((*actor, 0)..=(*actor, u64::MAX))
+            .next_back()
+            .map(|(_, position)| *position)
     }
 
     /// Returns the positions of `deps` and of everything they build on.
@@ -133,14 +141,28 @@ impl DocIndex {
         let mut seen: BTreeSet<u32> = deps.iter().copied().collect();
         let mut todo: Vec<u32> = deps.to_vec();
         while let Some(position) = todo.pop() {
-            todo.extend(self.at(position).deps.iter().copied().filter(|dep| seen.insert(*dep)));
+            todo.extend(
+                self.at(position)
+                    .deps
+                    .iter()
+                    .copied()
+                    .filter(|dep| seen.insert(*dep)),
+            );
         }
         seen
     }
 
     /// Returns the changes on which no other builds, in the order of their hashes.
     pub(crate) fn heads(&self) -> Vec<u32> {
-        let covered: BTreeSet<u32> = self.changes.iter().flat_map(|change| change.deps.iter().copied()).collect();
-        self.by_hash.values().copied().filter(|position| !covered.contains(position)).collect()
+        let covered: BTreeSet<u32> = self
+            .changes
+            .iter()
+            .flat_map(|change| change.deps.iter().copied())
+            .collect();
+        self.by_hash
+            .values()
+            .copied()
+            .filter(|position| !covered.contains(position))
+            .collect()
     }
 }

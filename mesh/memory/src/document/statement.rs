@@ -43,15 +43,19 @@ pub(crate) fn register<'a, T: DeserializeOwned + Serialize>(
     name: &str,
 ) -> Vec<(T, &'a ChangeMeta)> {
     let values = document.get_all(ROOT, name).unwrap_or_default();
-    let mut found: Vec<(T, &ChangeMeta)> =
-        values.iter().filter_map(|(value, id)| Some((parse(value)?, written_by(index, id)?.1))).collect();
+    let mut found: Vec<(T, &ChangeMeta)> = values
+        .iter()
+        .filter_map(|(value, id)| Some((parse(value)?, written_by(index, id)?.1)))
+        .collect();
     found.sort_by_key(|(_, change)| std::cmp::Reverse(change.rank()));
     found
 }
 
 /// Returns the operation's counter and the change that holds it.
 pub(crate) fn written_by<'a>(index: &'a DocIndex, id: &ObjId) -> Option<(u64, &'a ChangeMeta)> {
-    let ObjId::Id(counter, actor, _) = id else { return None };
+    let ObjId::Id(counter, actor, _) = id else {
+        return None;
+    };
     Some((*counter, index.at(index.by_op(actor.to_bytes(), *counter)?)))
 }
 
@@ -69,7 +73,11 @@ pub(crate) fn parse<T: DeserializeOwned + Serialize>(value: &Value<'_>) -> Optio
 ///
 /// Of statements made without knowing of each other, the later by clock is shown, ties by fragment;
 /// the others stand in `conflicts`.
-pub(crate) fn memory_item(key: &DocKey, document: &Automerge, index: &DocIndex) -> Option<MemoryItem> {
+pub(crate) fn memory_item(
+    key: &DocKey,
+    document: &Automerge,
+    index: &DocIndex,
+) -> Option<MemoryItem> {
     let mut statements = register::<Statement>(document, index, STATEMENT).into_iter();
     let (Statement { draft, .. }, change) = statements.next()?;
     let conflicts = statements

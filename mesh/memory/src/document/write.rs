@@ -1,6 +1,9 @@
 //! Making the change that publishes a draft or a patch.
 
-use automerge::{ActorId, Automerge, AutomergeError, ChangeHash, PatchLog, ROOT, ReadDoc, transaction::Transactable};
+use automerge::{
+    ActorId, Automerge, AutomergeError, ChangeHash, PatchLog, ROOT, ReadDoc,
+    transaction::Transactable,
+};
 use serde::Serialize;
 
 use super::{
@@ -27,8 +30,13 @@ pub(crate) fn write_memory(
     at: Hlc,
     draft: &Draft,
 ) -> Result<Vec<u8>, WriteError> {
-    let statement = to_canonical(&Statement { at, draft: draft.clone() });
-    write(document, actor, heads, |write, _| Ok(write.put(ROOT, STATEMENT, statement.as_str())?))
+    let statement = to_canonical(&Statement {
+        at,
+        draft: draft.clone(),
+    });
+    write(document, actor, heads, |write, _| {
+        Ok(write.put(ROOT, STATEMENT, statement.as_str())?)
+    })
 }
 
 /// Writes `patch` upon `heads` of `document`, and returns the change.
@@ -44,13 +52,27 @@ pub(crate) fn write_patch(
     let name_task = document.get_at(ROOT, "task", heads)?.is_none();
     write(document, actor, heads, |write, entry| {
         if name_task {
-            set(write, "task", at, &Note { text: task.to_owned() })?;
+            set(
+                write,
+                "task",
+                at,
+                &Note {
+                    text: task.to_owned(),
+                },
+            )?;
         }
         if let Some(goal) = &patch.goal {
             set(write, "goal", at, &Note { text: goal.clone() })?;
         }
         if let Some(status) = &patch.status {
-            set(write, "status", at, &Note { text: status.clone() })?;
+            set(
+                write,
+                "status",
+                at,
+                &Note {
+                    text: status.clone(),
+                },
+            )?;
         }
         if let Some(next) = &patch.next {
             set(write, "next", at, next)?;
@@ -81,10 +103,15 @@ fn write(
     document: &mut Automerge,
     actor: ActorId,
     heads: &[ChangeHash],
-    fill: impl FnOnce(&mut automerge::transaction::Transaction<'_>, &EntryKeys) -> Result<(), WriteError>,
+    fill: impl FnOnce(
+        &mut automerge::transaction::Transaction<'_>,
+        &EntryKeys,
+    ) -> Result<(), WriteError>,
 ) -> Result<Vec<u8>, WriteError> {
     document.set_actor(actor.clone());
-    let seq = document.get_last_local_change().map_or(1, |change| change.seq() + 1);
+    let seq = document
+        .get_last_local_change()
+        .map_or(1, |change| change.seq() + 1);
     let mut all = document.get_heads();
     all.sort();
     let mut wanted = heads.to_vec();
@@ -107,7 +134,10 @@ fn set<T: Serialize + Clone>(
     at: Hlc,
     value: &T,
 ) -> Result<(), WriteError> {
-    let text = to_canonical(&At { at, value: value.clone() });
+    let text = to_canonical(&At {
+        at,
+        value: value.clone(),
+    });
     Ok(write.put(ROOT, register, text.as_str())?)
 }
 
@@ -120,13 +150,22 @@ fn add<T: Serialize>(
     if entries.is_empty() {
         return Ok(());
     }
-    let Some((_, object)) = write.get(ROOT, MAPS[map])? else { return Ok(()) };
+    let Some((_, object)) = write.get(ROOT, MAPS[map])? else {
+        return Ok(());
+    };
     for (place, entry) in entries.iter().enumerate() {
-        write.put(&object, entry_key(&keys.actor, keys.seq, place), to_canonical(entry).as_str())?;
+        write.put(
+            &object,
+            entry_key(&keys.actor, keys.seq, place),
+            to_canonical(entry).as_str(),
+        )?;
     }
     Ok(())
 }
 
 fn notes(texts: &[String]) -> Vec<Note> {
-    texts.iter().map(|text| Note { text: text.clone() }).collect()
+    texts
+        .iter()
+        .map(|text| Note { text: text.clone() })
+        .collect()
 }

@@ -50,7 +50,10 @@ mod tests {
     fn a_panic_becomes_an_error_with_its_message() {
         assert_eq!(fenced(|| 7), Ok(7));
         let broken: Option<u8> = None;
-        assert_eq!(fenced(|| broken.expect("nothing there")), Err("nothing there".to_owned()));
+        assert_eq!(
+            fenced(|| broken.expect("nothing there")),
+            Err("nothing there".to_owned())
+        );
         assert!(!FENCED.get());
     }
 }

@@ -89,7 +89,9 @@ fn columns(input: &mut Cursor<'_>) -> Result<(), ScanError> {
     }
     let mut operations = 0;
     for (spec, len) in specs {
-        let mut column = Cursor { rest: input.skip(len)? };
+        let mut column = Cursor {
+            rest: input.skip(len)?,
+        };
         let (rows, limit) = match spec {
             // obj actor, obj counter, pred actor; actors are indexes.
             0x01 | 0x02 => (column.runs(Cursor::uleb)?.rows, MAX_OPS),
@@ -128,7 +130,11 @@ fn columns(input: &mut Cursor<'_>) -> Result<(), ScanError> {
 }
 
 fn at_most(value: u64, limit: u64, what: &'static str) -> Result<(), ScanError> {
-    if value > limit { Err(TooMany(what)) } else { Ok(()) }
+    if value > limit {
+        Err(TooMany(what))
+    } else {
+        Ok(())
+    }
 }
 
 /// What the runs of a column add up to; saturating, so that a claim can only grow too large.

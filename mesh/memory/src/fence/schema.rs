@@ -10,10 +10,13 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     Header,
-    context::{Artifact, Bounded, Decision, ErrorEntry, Explored, MAX_PATCH_BYTES, MAX_PATCH_ENTRIES, Note, SandboxRef},
+    context::{
+        Artifact, Bounded, Decision, ErrorEntry, Explored, MAX_PATCH_BYTES, MAX_PATCH_ENTRIES,
+        Note, SandboxRef,
+    },
     document::{
-        At, DocIndex, DocKey, MAPS, REGISTERS, STATEMENT, Shape, Statement, context_doc, entry_key, from_canonical,
-        genesis, keyed_doc, single_doc,
+        At, DocIndex, DocKey, MAPS, REGISTERS, STATEMENT, Shape, Statement, context_doc, entry_key,
+        from_canonical, genesis, keyed_doc, single_doc,
     },
     item::{MAX_TASK, at_most, not_empty},
 };
@@ -41,9 +44,13 @@ pub(super) fn check_schema(
         check.operation(counter, operation)?;
     }
     match key.shape {
-        Shape::Memory if check.registers.len() != 1 => Err("a memory states one thing at a time".into()),
+        Shape::Memory if check.registers.len() != 1 => {
+            Err("a memory states one thing at a time".into())
+        }
         // The document's id is a hash: whoever starts it says of which task it is.
-        Shape::Context if closure.is_empty() && !check.writes(0) => Err("the first change must name the task".into()),
+        Shape::Context if closure.is_empty() && !check.writes(0) => {
+            Err("the first change must name the task".into())
+        }
         Shape::Memory | Shape::Context => Ok(check.registers),
     }
 }
@@ -64,7 +71,9 @@ impl Check<'_> {
         let OpType::Put(ScalarValue::Str(text)) = &operation.action else {
             return Err("only strings may be put".into());
         };
-        let Key::Map(name) = &operation.key else { return Err("there are no lists".into()) };
+        let Key::Map(name) = &operation.key else {
+            return Err("there are no lists".into());
+        };
         if operation.insert {
             return Err("there are no lists".into());
         }
@@ -79,17 +88,29 @@ impl Check<'_> {
             (ObjectId::Root, Shape::Context) => {
                 let register = REGISTERS.iter().position(|register| register == name);
                 let register = register.ok_or("a context has no such register")?;
-                self.register(u8::try_from(register).expect("there are few registers"), counter, operation)?;
+                self.register(
+                    u8::try_from(register).expect("there are few registers"),
+                    counter,
+                    operation,
+                )?;
                 self.context_value(register, text)
             }
             (ObjectId::Id(id), shape) => {
                 let genesis = genesis(shape);
-                let map = if id.actor() == &genesis.actor { genesis.map_at(id.counter()) } else { None };
-                let map = map.filter(|_| shape == Shape::Context).ok_or("there is no such map")?;
+                let map = if id.actor() == &genesis.actor {
+                    genesis.map_at(id.counter())
+                } else {
+                    None
+                };
+                let map = map
+                    .filter(|_| shape == Shape::Context)
+                    .ok_or("there is no such map")?;
                 if operation.pred.len() != 0 {
                     return Err("an entry cannot be overwritten".into());
                 }
-                let place = self.place(name).ok_or("an entry's key must begin with its writer")?;
+                let place = self
+                    .place(name)
+                    .ok_or("an entry's key must begin with its writer")?;
                 if !self.entries.insert((map, place)) {
                     return Err("an entry is written twice".into());
                 }
@@ -99,7 +120,9 @@ impl Check<'_> {
     }
 
     fn writes(&self, register: u8) -> bool {
-        self.registers.iter().any(|(written, _)| *written == register)
+        self.registers
+            .iter()
+            .any(|(written, _)| *written == register)
     }
 
     /// A register may be written over operations that wrote it, and that this change had seen.
@@ -109,11 +132,15 @@ impl Check<'_> {
         }
         let mut seen = BTreeSet::new();
         for overwritten in operation.pred.iter() {
-            let position = self.index.by_op(overwritten.actor().to_bytes(), overwritten.counter());
+            let position = self
+                .index
+                .by_op(overwritten.actor().to_bytes(), overwritten.counter());
             let position = position.filter(|position| self.closure.contains(position));
             let position = position.ok_or("it overwrites what it has not seen")?;
             let writes = (register, overwritten.counter());
-            if !self.index.at(position).registers.contains(&writes) || !seen.insert((position, writes)) {
+            if !self.index.at(position).registers.contains(&writes)
+                || !seen.insert((position, writes))
+            {
                 return Err("it overwrites what is not there".into());
             }
         }
@@ -125,7 +152,8 @@ impl Check<'_> {
     fn place(&self, name: &str) -> Option<usize> {
         let actor: &ActorId = self.change.actor_id();
         let place = usize::from_str_radix(name.rsplit('.').next()?, 16).ok()?;
-        (place < MAX_PATCH_ENTRIES && name == entry_key(actor, self.change.seq(), place)).then_some(place)
+        (place < MAX_PATCH_ENTRIES && name == entry_key(actor, self.change.seq(), place))
+            .then_some(place)
     }
 
     fn statement(&self, text: &str) -> Result<(), String> {
@@ -140,20 +168,31 @@ impl Check<'_> {
             None if self.closure.is_empty() => single_doc(space, &self.header.author, at),
             None => return Err("a memory without a key is stated once".into()),
         };
-        if doc == self.key.doc { Ok(()) } else { Err("the document has another name".into()) }
+        if doc == self.key.doc {
+            Ok(())
+        } else {
+            Err("the document has another name".into())
+        }
     }
 
     fn context_value(&mut self, register: usize, text: &str) -> Result<(), String> {
         match register {
             0 => {
-                let At { value: Note { text: task }, .. } = self.stamped::<Note>(text)?;
+                let At {
+                    value: Note { text: task },
+                    ..
+                } = self.stamped::<Note>(text)?;
                 check_task(&task)?;
                 if context_doc(&self.key.space, &task) != self.key.doc {
                     return Err("the document is of another task".into());
                 }
             }
-            1 => self.stamped::<Note>(text).and_then(|at| self.bounded(&at.value))?,
-            2 => self.stamped::<Note>(text).and_then(|at| self.bounded(&at.value))?,
+            1 => self
+                .stamped::<Note>(text)
+                .and_then(|at| self.bounded(&at.value))?,
+            2 => self
+                .stamped::<Note>(text)
+                .and_then(|at| self.bounded(&at.value))?,
             3 => {
                 let steps = self.stamped::<Vec<String>>(text)?.value;
                 if steps.len() > MAX_PATCH_ENTRIES {
@@ -163,7 +202,9 @@ impl Check<'_> {
                     self.bounded(&Note { text })?;
                 }
             }
-            _ => self.stamped::<SandboxRef>(text).and_then(|at| self.bounded(&at.value))?,
+            _ => self
+                .stamped::<SandboxRef>(text)
+                .and_then(|at| self.bounded(&at.value))?,
         }
         Ok(())
     }
@@ -180,7 +221,11 @@ impl Check<'_> {
 
     fn stamped<T: DeserializeOwned + Serialize>(&self, text: &str) -> Result<At<T>, String> {
         let value: At<T> = canonical(text)?;
-        if value.at == self.header.hlc { Ok(value) } else { Err("the value and its header differ".into()) }
+        if value.at == self.header.hlc {
+            Ok(value)
+        } else {
+            Err("the value and its header differ".into())
+        }
     }
 
     fn bounded(&mut self, value: &impl Bounded) -> Result<(), String> {
@@ -190,12 +235,18 @@ impl Check<'_> {
                 at_most(field, text, crate::context::MAX_ENTRY_TEXT)
             })
             .map_err(|error| error.to_string())?;
-        if self.bytes > MAX_PATCH_BYTES { Err("the checkpoint is too large".into()) } else { Ok(()) }
+        if self.bytes > MAX_PATCH_BYTES {
+            Err("the checkpoint is too large".into())
+        } else {
+            Ok(())
+        }
     }
 }
 
 pub(crate) fn check_task(task: &str) -> Result<(), String> {
-    not_empty("task", task).and_then(|()| at_most("task", task, MAX_TASK)).map_err(|error| error.to_string())
+    not_empty("task", task)
+        .and_then(|()| at_most("task", task, MAX_TASK))
+        .map_err(|error| error.to_string())
 }
 
 fn canonical<T: DeserializeOwned + Serialize>(text: &str) -> Result<T, String> {

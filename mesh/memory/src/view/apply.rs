@@ -51,7 +51,9 @@ impl View {
                         for waiter in self.waiting.woken_by(&settled.0) {
                             if let Some(row) = tables.waiting.get(&waiter.as_bytes()[..])? {
                                 let opened = decode_waiting(waiter, row.value());
-                                queue.push_back(opened.ok_or(ViewError::Damaged("a waiting fragment"))?);
+                                queue.push_back(
+                                    opened.ok_or(ViewError::Damaged("a waiting fragment"))?,
+                                );
                             }
                         }
                         results.insert(settled.0, settled.1);
@@ -90,11 +92,15 @@ impl View {
             verdicts: BTreeMap::new(),
         };
         attempt.run(&items)?;
-        let Attempt { saved, verdicts, .. } = attempt;
+        let Attempt {
+            saved, verdicts, ..
+        } = attempt;
 
         if let Some(saved) = saved {
             tables.saved.insert(&key.to_bytes()[..], &saved[..])?;
-            tables.index.insert(&key.to_bytes()[..], &live.index.encode()[..])?;
+            tables
+                .index
+                .insert(&key.to_bytes()[..], &live.index.encode()[..])?;
             live.bytes = saved.len();
         }
         if live.index.len() > before {
@@ -104,7 +110,9 @@ impl View {
 
         let mut settled = Vec::new();
         for opened in items {
-            let Some(verdict) = verdicts.get(&opened.id) else { continue };
+            let Some(verdict) = verdicts.get(&opened.id) else {
+                continue;
+            };
             let verdict = self.record(tables, &key, opened, verdict.clone())?;
             settled.push((opened.id, verdict));
         }
@@ -123,7 +131,10 @@ impl View {
             Applied::Waiting(on) => {
                 if !self.waiting.insert(key, opened, on) {
                     // Left out for now: the replica replays from here when the view is next opened.
-                    let since = tables.meta.get("crowded")?.map_or(u64::MAX, |value| value.value());
+                    let since = tables
+                        .meta
+                        .get("crowded")?
+                        .map_or(u64::MAX, |value| value.value());
                     tables.meta.insert("crowded", since.min(self.watermark))?;
                     return Ok(Applied::Quarantined(Reason::Crowded));
                 }
@@ -137,7 +148,11 @@ impl View {
             }
             Applied::Quarantined(reason) => {
                 self.forget_waiting(tables, &opened.id)?;
-                if tables.states.insert(id, STATE_REFUSED)?.is_none_or(|state| state.value() != STATE_REFUSED) {
+                if tables
+                    .states
+                    .insert(id, STATE_REFUSED)?
+                    .is_none_or(|state| state.value() != STATE_REFUSED)
+                {
                     *self.refused.entry(key.space).or_default() += 1;
                     tracing::debug!(fragment = %opened.id.fmt_short(), %reason, "a fragment was refused by the view");
                 }
@@ -156,7 +171,11 @@ impl View {
         Ok(verdict)
     }
 
-    fn forget_waiting(&mut self, tables: &mut Tables<'_>, id: &FragmentId) -> Result<(), ViewError> {
+    fn forget_waiting(
+        &mut self,
+        tables: &mut Tables<'_>,
+        id: &FragmentId,
+    ) -> Result<(), ViewError> {
         if self.waiting.remove(id) {
             tables.waiting.remove(&id.as_bytes()[..])?;
         }
@@ -166,14 +185,22 @@ impl View {
 
 /// Returns the document that a fragment claims to be of.
 pub(super) fn doc_key(opened: &Opened) -> DocKey {
-    DocKey { space: opened.header.space, shape: Shape::of(opened.header.kind), doc: opened.header.doc }
+    DocKey {
+        space: opened.header.space,
+        shape: Shape::of(opened.header.kind),
+        doc: opened.header.doc,
+    }
 }
 
 /// Loads a document, or begins it.
 fn load(tables: &Tables<'_>, key: &DocKey) -> Result<Live, ViewError> {
     let saved = tables.saved.get(&key.to_bytes()[..])?;
     let index = tables.index.get(&key.to_bytes()[..])?;
-    Live::from_rows(key, saved.as_ref().map(|row| row.value()), index.as_ref().map(|row| row.value()))
+    Live::from_rows(
+        key,
+        saved.as_ref().map(|row| row.value()),
+        index.as_ref().map(|row| row.value()),
+    )
 }
 
 /// Applying some fragments of one document, until each has a verdict.
@@ -211,7 +238,10 @@ impl Attempt<'_, '_> {
         }
         let Some(last) = last else { return Ok(()) };
         let heads = self.live.index.heads();
-        let heads: Vec<ChangeHash> = heads.into_iter().map(|head| ChangeHash(self.live.index.at(head).hash)).collect();
+        let heads: Vec<ChangeHash> = heads
+            .into_iter()
+            .map(|head| ChangeHash(self.live.index.at(head).hash))
+            .collect();
         let reason = match fence::apply(&self.live.document, &changes, &heads) {
             Ok((document, saved)) => {
                 self.live.document = document;
@@ -242,11 +272,16 @@ impl Attempt<'_, '_> {
         match self.state(&opened.id)? {
             Some(state) if state == STATE_REFUSED => {
                 let row = self.tables.refused.get(&opened.id.as_bytes()[..])?;
-                let refused = row.and_then(|row| serde_json::from_slice::<Quarantined>(row.value()).ok());
-                let reason = refused.ok_or(ViewError::Damaged("a refused fragment"))?.reason;
+                let refused =
+                    row.and_then(|row| serde_json::from_slice::<Quarantined>(row.value()).ok());
+                let reason = refused
+                    .ok_or(ViewError::Damaged("a refused fragment"))?
+                    .reason;
                 return Ok(Judged::Settled(Applied::Quarantined(reason)));
             }
-            Some(state) if state == STATE_APPLIED => return Err(ViewError::Damaged("the index of a document")),
+            Some(state) if state == STATE_APPLIED => {
+                return Err(ViewError::Damaged("the index of a document"));
+            }
             _ => {}
         }
         let mut missing = Vec::new();
@@ -265,16 +300,26 @@ impl Attempt<'_, '_> {
                     return Ok(Judged::Settled(Applied::Quarantined(reason)));
                 }
                 Some(STATE_APPLIED) => {
-                    return Ok(Judged::Settled(Applied::Quarantined(Reason::OtherDocument { on: *dep })));
+                    return Ok(Judged::Settled(Applied::Quarantined(
+                        Reason::OtherDocument { on: *dep },
+                    )));
                 }
                 _ => missing.push(*dep),
             }
         }
         // An author's changes get their verdicts in the order of its chain, else which of two with
         // one number is the first would depend on what arrived when.
-        let settled = |id: &FragmentId| self.verdicts.get(id).is_some_and(|verdict| !matches!(verdict, Applied::Waiting(_)));
+        let settled = |id: &FragmentId| {
+            self.verdicts
+                .get(id)
+                .is_some_and(|verdict| !matches!(verdict, Applied::Waiting(_)))
+        };
         if missing.is_empty() {
-            let earlier = self.view.waiting.earlier_of_author(&self.key, opened).filter(|id| !settled(id));
+            let earlier = self
+                .view
+                .waiting
+                .earlier_of_author(&self.key, opened)
+                .filter(|id| !settled(id));
             let earlier = earlier.or_else(|| self.earlier_in_batch(opened));
             missing.extend(earlier);
         }
@@ -292,11 +337,17 @@ impl Attempt<'_, '_> {
         let earlier = self.all.iter().filter(|other| {
             other.header.author == opened.header.author && other.header.seq < opened.header.seq
         });
-        earlier.map(|other| other.id).find(|id| matches!(self.verdicts.get(id), Some(Applied::Waiting(_))))
+        earlier
+            .map(|other| other.id)
+            .find(|id| matches!(self.verdicts.get(id), Some(Applied::Waiting(_))))
     }
 
     fn state(&self, id: &FragmentId) -> Result<Option<Vec<u8>>, ViewError> {
-        Ok(self.tables.states.get(&id.as_bytes()[..])?.map(|state| state.value().to_vec()))
+        Ok(self
+            .tables
+            .states
+            .get(&id.as_bytes()[..])?
+            .map(|state| state.value().to_vec()))
     }
 }
 

@@ -5,7 +5,9 @@ use automerge::{Change, ChangeHash};
 use super::{ComposeContext, ComposeError, Composed, View, live::Live};
 use crate::{
     BoundsError, ContextPatch, DocId, Draft, FragmentId, Kind,
-    document::{DocKey, actor, context_doc, genesis, keyed_doc, single_doc, write_memory, write_patch},
+    document::{
+        DocKey, actor, context_doc, genesis, keyed_doc, single_doc, write_memory, write_patch,
+    },
     fence::{MAX_AUTHOR_BYTES, MAX_CHANGE, MAX_CHANGES_PER_AUTHOR, fenced},
     fragment::MAX_DEPS,
     item::{MAX_TASK, at_most, not_empty},
@@ -29,7 +31,11 @@ struct Base {
 }
 
 impl View {
-    pub(super) fn compose_draft(&mut self, ctx: ComposeContext, draft: &Draft) -> Result<Composed, ComposeError> {
+    pub(super) fn compose_draft(
+        &mut self,
+        ctx: ComposeContext,
+        draft: &Draft,
+    ) -> Result<Composed, ComposeError> {
         draft.check()?;
         let doc = match &draft.key {
             Some(key) => keyed_doc(&ctx.space, draft.kind, key),
@@ -38,7 +44,8 @@ impl View {
         let key = DocKey::memory(ctx.space, doc);
         let actor = actor(&ctx.author, &doc);
         self.compose_with(&key, ctx, draft.kind, "draft", |base| {
-            write_memory(&mut base.document, actor, &base.heads, ctx.now, draft).map_err(|error| error.to_string())
+            write_memory(&mut base.document, actor, &base.heads, ctx.now, draft)
+                .map_err(|error| error.to_string())
         })
     }
 
@@ -55,7 +62,8 @@ impl View {
         let key = DocKey::context(ctx.space, doc);
         let actor = actor(&ctx.author, &doc);
         self.compose_with(&key, ctx, Kind::Context, "patch", |base| {
-            write_patch(&mut base.document, actor, &base.heads, ctx.now, task, patch).map_err(|error| error.to_string())
+            write_patch(&mut base.document, actor, &base.heads, ctx.now, task, patch)
+                .map_err(|error| error.to_string())
         })
     }
 
@@ -73,16 +81,35 @@ impl View {
         self.live.put(*key, live);
         let mut base = base?;
         if budget.0 >= MAX_CHANGES_PER_AUTHOR || budget.1 + MAX_CHANGE as u64 > MAX_AUTHOR_BYTES {
-            return Err(ComposeError::Full { changes: budget.0, limit: MAX_CHANGES_PER_AUTHOR });
+            return Err(ComposeError::Full {
+                changes: budget.0,
+                limit: MAX_CHANGES_PER_AUTHOR,
+            });
         }
 
-        let change = fenced(|| write(&mut base)).and_then(|written| written).map_err(ComposeError::Automerge)?;
+        let change = fenced(|| write(&mut base))
+            .and_then(|written| written)
+            .map_err(ComposeError::Automerge)?;
         if change.len() > MAX_CHANGE {
-            return Err(BoundsError::TooLong { field, size: change.len(), limit: MAX_CHANGE }.into());
+            return Err(BoundsError::TooLong {
+                field,
+                size: change.len(),
+                limit: MAX_CHANGE,
+            }
+            .into());
         }
-        let parsed = Change::from_bytes(change.clone()).map_err(|error| ComposeError::Automerge(error.to_string()))?;
-        self.pending.entry(*key).or_default().push(Pending { change: parsed, fragment: None });
-        Ok(Composed { doc: key.doc, kind, change, deps: base.deps })
+        let parsed = Change::from_bytes(change.clone())
+            .map_err(|error| ComposeError::Automerge(error.to_string()))?;
+        self.pending.entry(*key).or_default().push(Pending {
+            change: parsed,
+            fragment: None,
+        });
+        Ok(Composed {
+            doc: key.doc,
+            kind,
+            change,
+            deps: base.deps,
+        })
     }
 
     fn live_document(&mut self, key: &DocKey) -> Result<Live, ComposeError> {
@@ -94,35 +121,68 @@ impl View {
         let saved = tables.saved.get(row).map_err(super::ViewError::from)?;
         let index = tables.index.get(row).map_err(super::ViewError::from)?;
         let saved = saved.as_ref().map(|row| row.value());
-        Ok(Live::from_rows(key, saved, index.as_ref().map(|row| row.value()))?)
+        Ok(Live::from_rows(
+            key,
+            saved,
+            index.as_ref().map(|row| row.value()),
+        )?)
     }
 
     /// Puts what is on its way on top of the document, so that changes composed in a row follow
     /// each other.
-    fn base(&mut self, key: &DocKey, live: &Live, ctx: &ComposeContext) -> Result<Base, ComposeError> {
+    fn base(
+        &mut self,
+        key: &DocKey,
+        live: &Live,
+        ctx: &ComposeContext,
+    ) -> Result<Base, ComposeError> {
         let mut document = live.document.clone();
         let mut named: Vec<(ChangeHash, FragmentId)> = Vec::new();
         if let Some(pending) = self.pending.get_mut(key) {
             pending.retain(|pending| live.index.by_hash(&pending.change.hash()).is_none());
-            if pending.len() >= MAX_PENDING || pending.iter().any(|pending| pending.fragment.is_none()) {
+            if pending.len() >= MAX_PENDING
+                || pending.iter().any(|pending| pending.fragment.is_none())
+            {
                 return Err(ComposeError::Busy);
             }
-            named = pending.iter().filter_map(|pending| Some((pending.change.hash(), pending.fragment?))).collect();
-            let changes: Vec<Change> = pending.iter().map(|pending| pending.change.clone()).collect();
+            named = pending
+                .iter()
+                .filter_map(|pending| Some((pending.change.hash(), pending.fragment?)))
+                .collect();
+            let changes: Vec<Change> = pending
+                .iter()
+                .map(|pending| pending.change.clone())
+                .collect();
             if !changes.is_empty() {
-                fenced(|| document.apply_changes(changes).map_err(|error| error.to_string()))
-                    .and_then(|applied| applied)
-                    .map_err(ComposeError::Automerge)?;
+                fenced(|| {
+                    document
+                        .apply_changes(changes)
+                        .map_err(|error| error.to_string())
+                })
+                .and_then(|applied| applied)
+                .map_err(ComposeError::Automerge)?;
             }
         }
         let fragment = |hash: &ChangeHash| {
-            let indexed = live.index.by_hash(hash).map(|position| live.index.at(position).fragment);
-            indexed.or_else(|| named.iter().find(|(pending, _)| pending == hash).map(|(_, fragment)| *fragment))
+            let indexed = live
+                .index
+                .by_hash(hash)
+                .map(|position| live.index.at(position).fragment);
+            indexed.or_else(|| {
+                named
+                    .iter()
+                    .find(|(pending, _)| pending == hash)
+                    .map(|(_, fragment)| *fragment)
+            })
         };
         let mut heads = document.get_heads();
         heads.sort_unstable();
         if heads == [genesis(key.shape).hash] {
-            return Ok(Base { document, heads, deps: Vec::new() });
+            return Ok(Base {
+                document,
+                heads,
+                deps: Vec::new(),
+            });
         }
         if heads.len() > MAX_DEPS {
             // A header holds so many; ours must be among them, the others follow in later changes.
@@ -135,8 +195,13 @@ impl View {
             heads.sort_unstable();
         }
         let deps: Option<Vec<FragmentId>> = heads.iter().map(fragment).collect();
-        let deps = deps.ok_or_else(|| ComposeError::Automerge("a head without a fragment".to_owned()))?;
-        Ok(Base { document, heads, deps })
+        let deps =
+            deps.ok_or_else(|| ComposeError::Automerge("a head without a fragment".to_owned()))?;
+        Ok(Base {
+            document,
+            heads,
+            deps,
+        })
     }
 
     pub(super) fn reserve_pending(&mut self, key: &DocKey, change: &[u8], id: FragmentId) {
@@ -149,7 +214,10 @@ impl View {
     /// Forgets a composed change, and what was composed upon it.
     pub(super) fn release_pending(&mut self, key: &DocKey, change: &[u8]) {
         if let Some(pending) = self.pending.get_mut(key) {
-            if let Some(place) = pending.iter().position(|pending| pending.change.raw_bytes() == change) {
+            if let Some(place) = pending
+                .iter()
+                .position(|pending| pending.change.raw_bytes() == change)
+            {
                 pending.truncate(place);
             }
             if pending.is_empty() {
@@ -173,5 +241,7 @@ impl View {
 fn own_use(live: &Live, ctx: &ComposeContext, doc: &DocId) -> (u64, u64) {
     let actor = actor(&ctx.author, doc);
     let actor = <[u8; 16]>::try_from(actor.to_bytes()).expect("our actors have 16 bytes");
-    live.index.last_of(&actor).map_or((0, 0), |last| (live.index.at(last).seq, live.index.at(last).author_bytes))
+    live.index.last_of(&actor).map_or((0, 0), |last| {
+        (live.index.at(last).seq, live.index.at(last).author_bytes)
+    })
 }

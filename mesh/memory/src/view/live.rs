@@ -26,17 +26,30 @@ pub(super) struct Live {
 
 impl Live {
     /// Loads a document from its rows, or begins it.
-    pub(super) fn from_rows(key: &DocKey, saved: Option<&[u8]>, index: Option<&[u8]>) -> Result<Self, ViewError> {
+    pub(super) fn from_rows(
+        key: &DocKey,
+        saved: Option<&[u8]>,
+        index: Option<&[u8]>,
+    ) -> Result<Self, ViewError> {
         match (saved, index) {
             (Some(saved), Some(index)) => {
                 let loaded = fenced(|| fence::load(saved)).and_then(|loaded| loaded);
                 let document = loaded.map_err(|_| ViewError::Damaged("a saved document"))?;
-                let index = DocIndex::decode(index).ok_or(ViewError::Damaged("the index of a document"))?;
-                Ok(Self { document, index, bytes: saved.len() })
+                let index =
+                    DocIndex::decode(index).ok_or(ViewError::Damaged("the index of a document"))?;
+                Ok(Self {
+                    document,
+                    index,
+                    bytes: saved.len(),
+                })
             }
             (None, None) => {
                 let document = genesis(key.shape).document.clone();
-                Ok(Self { document, index: DocIndex::default(), bytes: 0 })
+                Ok(Self {
+                    document,
+                    index: DocIndex::default(),
+                    bytes: 0,
+                })
             }
             _ => Err(ViewError::Damaged("half of a document")),
         }
@@ -58,14 +71,24 @@ impl LiveDocuments {
         Some(live)
     }
 
+    pub(super) fn peek(&self, key: &DocKey) -> Option<&Live> {
+        self.documents.get(key).map(|(_, live)| live)
+    }
+
     pub(super) fn put(&mut self, key: DocKey, live: Live) {
         self.clock += 1;
         self.bytes += live.bytes;
         if let Some((_, before)) = self.documents.insert(key, (self.clock, live)) {
             self.bytes -= before.bytes;
         }
-        while self.documents.len() > MAX_LIVE || (self.bytes > MAX_LIVE_BYTES && self.documents.len() > 1) {
-            let oldest = self.documents.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| *key);
+        while self.documents.len() > MAX_LIVE
+            || (self.bytes > MAX_LIVE_BYTES && self.documents.len() > 1)
+        {
+            let oldest = self
+                .documents
+                .iter()
+                .min_by_key(|(_, (used, _))| *used)
+                .map(|(key, _)| *key);
             self.take(&oldest.expect("there is more than one document"));
         }
     }

@@ -28,24 +28,37 @@ pub(super) fn materialise(
             }
         }
         Shape::Memory => {
-            let Some(item) = memory_item(key, &live.document, &live.index) else { return Ok(()) };
-            let before = tables.items.get(row)?.map(|row| decode_item(row.value())).transpose()?;
+            let Some(item) = memory_item(key, &live.document, &live.index) else {
+                return Ok(());
+            };
+            let before = tables
+                .items
+                .get(row)?
+                .map(|row| decode_item(row.value()))
+                .transpose()?;
             if let Some(before) = &before {
                 tables.order.remove(&order_row(key, before.hlc)[..])?;
             }
-            tables.order.insert(&order_row(key, item.hlc)[..], &[item.kind.number()][..])?;
-            let links = |item: &MemoryItem| item.supersedes.iter().copied().collect::<BTreeSet<DocId>>();
+            tables
+                .order
+                .insert(&order_row(key, item.hlc)[..], &[item.kind.number()][..])?;
+            let links =
+                |item: &MemoryItem| item.supersedes.iter().copied().collect::<BTreeSet<DocId>>();
             for gone in before.iter().flat_map(links) {
                 tables.superseded.remove(&superseded_row(key, &gone)[..])?;
             }
             for replaced in links(&item) {
                 if replaced != item.doc {
-                    tables.superseded.insert(&superseded_row(key, &replaced)[..], &[][..])?;
+                    tables
+                        .superseded
+                        .insert(&superseded_row(key, &replaced)[..], &[][..])?;
                 }
             }
             let json = serde_json::to_vec(&item).expect("an item has string keys only");
             tables.items.insert(row, &json[..])?;
-            tables.unindexed.insert(row, &generation.to_be_bytes()[..])?;
+            tables
+                .unindexed
+                .insert(row, &generation.to_be_bytes()[..])?;
             fresh.insert(*key, (generation, item));
         }
     }

@@ -7,8 +7,8 @@
 use std::path::Path;
 
 use redb::{
-    Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, Table, TableDefinition,
-    WriteTransaction,
+    Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, Table,
+    TableDefinition, WriteTransaction,
 };
 
 use super::ViewError;
@@ -95,7 +95,9 @@ impl Store {
     pub(super) fn open(path: &Path) -> Result<Option<Self>, ViewError> {
         let database = match Database::builder().set_cache_size(CACHE_BYTES).create(path) {
             Ok(database) => database,
-            Err(redb::DatabaseError::DatabaseAlreadyOpen) => return Err(redb::DatabaseError::DatabaseAlreadyOpen.into()),
+            Err(redb::DatabaseError::DatabaseAlreadyOpen) => {
+                return Err(redb::DatabaseError::DatabaseAlreadyOpen.into());
+            }
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "the view's database is unusable");
                 return Ok(None);
@@ -158,13 +160,31 @@ impl Store {
         }
     }
 
+    /// Forgets that fragments were left out: the replay from the lowered watermark brings them.
+    ///
+    /// The lowered watermark is written with it, so that a crash in between loses nothing.
+    pub(super) fn forget_crowded(&self) -> Result<(), ViewError> {
+        let txn = self.write(Durability::Immediate)?;
+        {
+            let mut meta = txn.open_table(META)?;
+            let crowded = meta.remove("crowded")?.map(|since| since.value());
+            let watermark = meta.get("watermark")?.map(|watermark| watermark.value());
+            if let (Some(crowded), Some(watermark)) = (crowded, watermark) {
+                meta.insert("watermark", watermark.min(crowded))?;
+            }
+        }
+        Ok(txn.commit()?)
+    }
+
     /// Forgets that these documents are not in the search index, unless they have changed since.
     pub(crate) fn indexed(&self, documents: &[([u8; 65], u64)]) -> Result<(), ViewError> {
         let txn = self.write(Durability::None)?;
         {
             let mut unindexed = txn.open_table(UNINDEXED)?;
             for (key, generation) in documents {
-                let same = unindexed.get(&key[..])?.is_some_and(|found| found.value() == generation.to_be_bytes());
+                let same = unindexed
+                    .get(&key[..])?
+                    .is_some_and(|found| found.value() == generation.to_be_bytes());
                 if same {
                     unindexed.remove(&key[..])?;
                 }

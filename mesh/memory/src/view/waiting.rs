@@ -40,14 +40,28 @@ impl Waiting {
             return false;
         }
         let seq = opened.header.seq;
-        self.by_author.entry(author).or_default().insert((*key, seq, opened.id));
-        self.by_awaited.extend(on.iter().map(|awaited| (*awaited, opened.id)));
-        self.waiters.insert(opened.id, Waiter { key: *key, author, seq, on: on.to_vec() });
+        self.by_author
+            .entry(author)
+            .or_default()
+            .insert((*key, seq, opened.id));
+        self.by_awaited
+            .extend(on.iter().map(|awaited| (*awaited, opened.id)));
+        self.waiters.insert(
+            opened.id,
+            Waiter {
+                key: *key,
+                author,
+                seq,
+                on: on.to_vec(),
+            },
+        );
         true
     }
 
     pub(super) fn remove(&mut self, id: &FragmentId) -> bool {
-        let Some(waiter) = self.waiters.remove(id) else { return false };
+        let Some(waiter) = self.waiters.remove(id) else {
+            return false;
+        };
         for awaited in waiter.on {
             self.by_awaited.remove(&(awaited, *id));
         }
@@ -64,7 +78,10 @@ impl Waiting {
     pub(super) fn woken_by(&self, awaited: &FragmentId) -> Vec<FragmentId> {
         let least = FragmentId::from_bytes([0; 32]);
         let greatest = FragmentId::from_bytes([0xff; 32]);
-        self.by_awaited.range((*awaited, least)..=(*awaited, greatest)).map(|(_, waiter)| *waiter).collect()
+        self.by_awaited
+            .range((*awaited, least)..=(*awaited, greatest))
+            .map(|(_, waiter)| *waiter)
+            .collect()
     }
 
     /// Returns what `id` waits for.
@@ -73,14 +90,25 @@ impl Waiting {
     }
 
     /// Returns the fragments of the same document and author that come earlier in its chain.
-    pub(super) fn earlier_of_author(&self, key: &DocKey, opened: &Opened) -> impl Iterator<Item = FragmentId> {
+    pub(super) fn earlier_of_author(
+        &self,
+        key: &DocKey,
+        opened: &Opened,
+    ) -> impl Iterator<Item = FragmentId> {
         let least = FragmentId::from_bytes([0; 32]);
         let range = (*key, 0, least)..(*key, opened.header.seq, least);
-        self.by_author.get(&opened.header.author).into_iter().flat_map(move |all| all.range(range.clone())).map(|(.., id)| *id)
+        self.by_author
+            .get(&opened.header.author)
+            .into_iter()
+            .flat_map(move |all| all.range(range.clone()))
+            .map(|(.., id)| *id)
     }
 
     pub(super) fn in_space(&self, space: &SpaceId) -> usize {
-        self.waiters.values().filter(|waiter| waiter.key.space == *space).count()
+        self.waiters
+            .values()
+            .filter(|waiter| waiter.key.space == *space)
+            .count()
     }
 
     /// Adds a waiter that was read back from the database.
@@ -102,11 +130,19 @@ struct Row {
 }
 
 pub(super) fn encode_waiting(opened: &Opened, on: &[FragmentId]) -> Vec<u8> {
-    let row = Row { header: opened.header.to_bytes(), change: opened.change.to_vec(), on: on.to_vec() };
+    let row = Row {
+        header: opened.header.to_bytes(),
+        change: opened.change.to_vec(),
+        on: on.to_vec(),
+    };
     minicbor::to_vec(row).expect("writing to a vector does not fail")
 }
 
 pub(super) fn decode_waiting(id: FragmentId, row: &[u8]) -> Option<Opened> {
     let row: Row = minicbor::decode(row).ok()?;
-    Some(Opened { id, header: Header::from_bytes(&row.header).ok()?, change: Bytes::from(row.change) })
+    Some(Opened {
+        id,
+        header: Header::from_bytes(&row.header).ok()?,
+        change: Bytes::from(row.change),
+    })
 }

@@ -1,0 +1,173 @@
+//! Reading the view.
+
+use redb::ReadableTable;
+use rhizome_identity::SpaceId;
+
+use super::{
+    Applied, ListQuery, Quarantined, Shared, View, ViewError,
+    apply::{STATE_APPLIED, STATE_REFUSED, STATE_WAITING},
+    live::Live,
+    materialise::{decode_item, superseded_prefix},
+    tables::{ReadTables, with_prefix},
+};
+use crate::{
+    ContextState, ContextSummary, DocId, FragmentId, MemoryItem,
+    document::{DocKey, context_doc, context_state},
+};
+
+/// Most documents that are named as replacing one.
+const MAX_SUPERSEDED_BY: usize = 64;
+/// Items of one answer, at most.
+const MAX_LIST: usize = 10_000;
+/// Items of one answer, if the question does not say.
+const DEFAULT_LIST: usize = 50;
+
+impl Shared {
+    /// Reads one item, with what replaces it.
+    pub(super) fn item(tables: &ReadTables, key: &DocKey) -> Result<Option<MemoryItem>, ViewError> {
+        let Some(row) = tables.items.get(&key.to_bytes()[..])? else {
+            return Ok(None);
+        };
+        let mut item = decode_item(row.value())?;
+        let prefix = superseded_prefix(key, &key.doc);
+        for (row, _) in with_prefix(&tables.superseded, &prefix, MAX_SUPERSEDED_BY)? {
+            item.superseded_by.push(doc_at(&row, 64)?);
+        }
+        Ok(Some(item))
+    }
+}
+
+impl View {
+    pub(super) fn read_state(&self, id: &FragmentId) -> Result<Option<Applied>, ViewError> {
+        let tables = self.shared.store.read()?;
+        let state = tables.states.get(&id.as_bytes()[..])?;
+        Ok(match state.as_ref().map(|row| row.value()) {
+            Some(STATE_APPLIED) => Some(Applied::Applied),
+            Some(STATE_WAITING) => Some(Applied::Waiting(
+                self.waiting.on(id).unwrap_or_default().to_vec(),
+            )),
+            Some(STATE_REFUSED) => {
+                let row = tables.refused.get(&id.as_bytes()[..])?;
+                let refused =
+                    row.and_then(|row| serde_json::from_slice::<Quarantined>(row.value()).ok());
+                Some(Applied::Quarantined(
+                    refused
+                        .ok_or(ViewError::Damaged("a refused fragment"))?
+                        .reason,
+                ))
+            }
+            _ => None,
+        })
+    }
+
+    pub(super) fn read_list(&self, query: &ListQuery) -> Result<Vec<MemoryItem>, ViewError> {
+        let limit = if query.limit == 0 {
+            DEFAULT_LIST
+        } else {
+            query.limit.min(MAX_LIST)
+        };
+        let tables = self.shared.store.read()?;
+        let wanted = |item: &MemoryItem| query.task.is_none() || item.task == query.task;
+        let mut items = Vec::new();
+        let prefix = query
+            .space
+            .map(|space| space.as_bytes().to_vec())
+            .unwrap_or_default();
+        for row in tables.order.range(&prefix[..]..)? {
+            let (row, kind) = row?;
+            if !row.value().starts_with(&prefix) {
+                break;
+            }
+            if query
+                .kind
+                .is_some_and(|wanted| kind.value() != [wanted.number()])
+            {
+                continue;
+            }
+            let space = <[u8; 32]>::try_from(&row.value()[..32])
+                .map_err(|_| ViewError::Damaged("the order of items"))?;
+            let key = DocKey::memory(SpaceId::from_bytes(space), doc_at(row.value(), 40)?);
+            items.extend(Shared::item(&tables, &key)?.filter(wanted));
+            // Rows of one space come from the newest; those of several have to be merged first.
+            if query.space.is_some() && items.len() >= limit {
+                break;
+            }
+            if items.len() >= 2 * MAX_LIST {
+                newest(&mut items, limit);
+            }
+        }
+        newest(&mut items, limit);
+        Ok(items)
+    }
+
+    pub(super) fn read_context(
+        &self,
+        space: &SpaceId,
+        task: &str,
+    ) -> Result<Option<ContextState>, ViewError> {
+        let key = DocKey::context(*space, context_doc(space, task));
+        if let Some(live) = self.live.peek(&key) {
+            return Ok(context_state(&key, &live.document, &live.index));
+        }
+        let tables = self.shared.store.read()?;
+        let row = &key.to_bytes()[..];
+        let (saved, index) = (tables.saved.get(row)?, tables.index.get(row)?);
+        let saved = saved.as_ref().map(|row| row.value());
+        let live = Live::from_rows(&key, saved, index.as_ref().map(|row| row.value()))?;
+        Ok(context_state(&key, &live.document, &live.index))
+    }
+
+    pub(super) fn read_contexts(
+        &self,
+        space: Option<&SpaceId>,
+    ) -> Result<Vec<ContextSummary>, ViewError> {
+        let tables = self.shared.store.read()?;
+        let prefix = space
+            .map(|space| space.as_bytes().to_vec())
+            .unwrap_or_default();
+        let mut contexts = Vec::new();
+        for (_, row) in with_prefix(&tables.summaries, &prefix, MAX_LIST)? {
+            let summary = serde_json::from_slice(&row)
+                .map_err(|_| ViewError::Damaged("a context's summary"))?;
+            contexts.push(summary);
+        }
+        contexts
+            .sort_by_key(|context: &ContextSummary| std::cmp::Reverse((context.hlc, context.doc)));
+        Ok(contexts)
+    }
+
+    pub(super) fn read_quarantine(
+        &self,
+        space: Option<&SpaceId>,
+        limit: usize,
+    ) -> Result<Vec<Quarantined>, ViewError> {
+        let tables = self.shared.store.read()?;
+        let mut found = Vec::new();
+        for row in tables.refused.iter()? {
+            let (_, row) = row?;
+            let refused: Quarantined = serde_json::from_slice(row.value())
+                .map_err(|_| ViewError::Damaged("a refused fragment"))?;
+            if found.len() >= limit {
+                break;
+            }
+            if space.is_none_or(|space| refused.space == *space) {
+                found.push(refused);
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn newest(items: &mut Vec<MemoryItem>, limit: usize) {
+    items.sort_by_key(|item| std::cmp::Reverse((item.hlc, item.doc)));
+    items.truncate(limit);
+}
+
+fn doc_at(row: &[u8], at: usize) -> Result<DocId, ViewError> {
+    let bytes = row
+        .get(at..at + 32)
+        .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    bytes
+        .map(DocId::from_bytes)
+        .ok_or(ViewError::Damaged("a row of the view"))
+}

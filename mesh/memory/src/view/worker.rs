@@ -1,0 +1,102 @@
+//! What happens behind the publish path: syncing the database, feeding the search index.
+
+use std::{
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use super::{Shared, ViewError};
+
+/// How long a change may wait before the database is synced and the index is fed.
+const DELAY: Duration = Duration::from_secs(1);
+/// So many fresh documents are not kept waiting.
+const HURRY: usize = 512;
+
+#[derive(Debug, Default)]
+struct Work {
+    stop: bool,
+    since: Option<Instant>,
+    hurry: bool,
+}
+
+/// A thread that settles what was applied.
+#[derive(Debug)]
+pub(super) struct Worker {
+    work: Arc<(Mutex<Work>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    pub(super) fn start(shared: Arc<Shared>) -> Result<Self, ViewError> {
+        let work = Arc::new((Mutex::new(Work::default()), Condvar::new()));
+        let theirs = work.clone();
+        let thread = thread::Builder::new()
+            .name("rhizome-view".to_owned())
+            .spawn(move || run(&shared, &theirs));
+        Ok(Self {
+            work,
+            thread: Some(thread.map_err(ViewError::Thread)?),
+        })
+    }
+
+    /// Tells the worker that something was applied; `fresh` documents wait for the index.
+    pub(super) fn notify(&self, fresh: usize) {
+        let mut work = lock(&self.work.0);
+        let idle = work.since.is_none();
+        work.since.get_or_insert_with(Instant::now);
+        let hurry = fresh >= HURRY && !work.hurry;
+        work.hurry |= hurry;
+        if idle || hurry {
+            self.work.1.notify_one();
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        lock(&self.work.0).stop = true;
+        self.work.1.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(shared: &Shared, work: &(Mutex<Work>, Condvar)) {
+    loop {
+        let mut state = lock(&work.0);
+        let stop = loop {
+            let due = state.since.map(|since| since + DELAY);
+            match due {
+                _ if state.stop => break true,
+                Some(_) if state.hurry => break false,
+                None => state = work.1.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(due) => {
+                    let now = Instant::now();
+                    if now >= due {
+                        break false;
+                    }
+                    state = work
+                        .1
+                        .wait_timeout(state, due - now)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0;
+                }
+            }
+        };
+        state.since = None;
+        state.hurry = false;
+        drop(state);
+        if let Err(error) = shared.settle() {
+            tracing::warn!(%error, "the view could not be written; it will be derived again");
+        }
+        if stop {
+            return;
+        }
+    }
+}
+
+fn lock(work: &Mutex<Work>) -> MutexGuard<'_, Work> {
+    work.lock().unwrap_or_else(PoisonError::into_inner)
+}
