@@ -22,7 +22,8 @@ mod scan;
 mod schema;
 
 use automerge::{
-    Automerge, Change, ChangeHash, LoadOptions, OnPartialLoad, SaveOptions, VerificationMode,
+    Automerge, Change, ChangeHash, LoadOptions, OnPartialLoad, ReadDoc, SaveOptions,
+    VerificationMode,
 };
 use serde::{Deserialize, Serialize};
 

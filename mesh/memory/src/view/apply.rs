@@ -79,8 +79,7 @@ impl View {
             None => load(tables, &key)?,
         };
         let before = live.index.len();
-        let mut items: Vec<&Opened> = items.iter().collect();
-        items.sort_by_key(|opened| opened.header.seq);
+        let items: Vec<&Opened> = items.iter().collect();
         let mut attempt = Attempt {
             view: self,
             tables,
@@ -319,7 +318,7 @@ impl Attempt<'_, '_> {
                 .view
                 .waiting
                 .earlier_of_author(&self.key, opened)
-                .filter(|id| !settled(id));
+                .find(|id| !settled(id));
             let earlier = earlier.or_else(|| self.earlier_in_batch(opened));
             missing.extend(earlier);
         }
