@@ -1,0 +1,171 @@
+//! The command line: `rhizome <noun> <verb>`, every verb through the daemon's local API.
+
+mod client;
+mod commands;
+mod failure;
+mod ui;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use self::{
+    client::Client,
+    commands::{agent, context, daemon, image, invite, memory, mesh, sandbox, space},
+    failure::Failure,
+    ui::Ui,
+};
+
+/// A mesh of sandbox nodes that share memory
+#[derive(Debug, Parser)]
+#[command(
+    name = "rhizome",
+    version,
+    propagate_version = true,
+    after_help = "Examples:
+  rhizome up --detach                          start the daemon of this machine
+  rhizome init --name lab --space findings     found a mesh with one space
+  rhizome invite create --space findings       print an invite for one more node
+  rhizome join RHZ1...                         join with an invite
+  rhizome memory recall \"how to mend the build\"
+
+Exit codes: 0 done, 1 the request failed, 2 usage, 3 the daemon cannot be reached;
+`sandbox exec` passes on the guest command's own code."
+)]
+struct Cli {
+    /// Directory that holds everything the node keeps
+    #[arg(long, global = true, env = "RHIZOME_DATA", value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+
+    /// Socket of the daemon, if not the data directory's own
+    #[arg(long, global = true, env = "RHIZOME_SOCKET", value_name = "PATH")]
+    socket: Option<PathBuf>,
+
+    /// Print JSON, one object a line
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Found a mesh on this node
+    Init(mesh::Init),
+    /// Run the daemon
+    Up(daemon::Up),
+    /// Stop the daemon
+    Down,
+    /// Show what the node is doing
+    Status,
+    /// Check what the node needs from this machine
+    Doctor(daemon::Doctor),
+    /// Make and list invites
+    #[command(subcommand)]
+    Invite(invite::Verb),
+    /// Join a mesh with an invite
+    Join(mesh::Join),
+    /// Show who is there, who is gone, and by which path
+    Peers,
+    /// Make and list spaces
+    #[command(subcommand)]
+    Space(space::Verb),
+    /// Make and list agents
+    #[command(subcommand)]
+    Agent(agent::Verb),
+    /// Publish, recall and watch memories
+    #[command(subcommand)]
+    Memory(memory::Verb),
+    /// Checkpoint and resume an agent's working context
+    #[command(subcommand)]
+    Context(context::Verb),
+    /// Create sandboxes and work in them
+    #[command(subcommand)]
+    Sandbox(sandbox::Verb),
+    /// Build and list sandbox images
+    #[command(subcommand)]
+    Image(image::Verb),
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  rhizome completions bash > /etc/bash_completion.d/rhizome")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// What every command is handed: the way to the daemon, and to the user.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) client: Client,
+    pub(crate) ui: Ui,
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+/// Parses the command line, runs the command, and returns the exit code.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // A closed pipe while help is printed is no error of the user's.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let result = match runtime {
+        Ok(runtime) => {
+            let result = runtime.block_on(run(cli));
+            // A thread that still reads standard input must not keep a finished command alive.
+            runtime.shutdown_background();
+            result
+        }
+        Err(error) => Err(Failure::Daemon(error.into())),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.print();
+            failure.exit_code()
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Result<(), Failure> {
+    let ui = Ui::new(cli.json);
+    if let Command::Completions { shell } = cli.command {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Cli::command(), "rhizome", &mut script);
+        return ui.line(String::from_utf8_lossy(&script).trim_end());
+    }
+    let socket = cli.socket.unwrap_or_else(|| daemon::socket_of(cli.data_dir.as_deref()));
+    let context = Context { client: Client::new(socket), ui, data_dir: cli.data_dir };
+    let context = &context;
+    match cli.command {
+        Command::Init(args) => mesh::init(context, args).await,
+        Command::Up(args) => daemon::up(context, args).await,
+        Command::Down => daemon::down(context).await,
+        Command::Status => daemon::status(context).await,
+        Command::Doctor(args) => daemon::doctor(context, args).await,
+        Command::Invite(verb) => invite::run(context, verb).await,
+        Command::Join(args) => mesh::join(context, args).await,
+        Command::Peers => mesh::peers(context).await,
+        Command::Space(verb) => space::run(context, verb).await,
+        Command::Agent(verb) => agent::run(context, verb).await,
+        Command::Memory(verb) => memory::run(context, verb).await,
+        Command::Context(verb) => context::run(context, verb).await,
+        Command::Sandbox(verb) => sandbox::run(context, verb).await,
+        Command::Image(verb) => image::run(context, verb).await,
+        Command::Completions { .. } => unreachable!("answered above"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,59 @@
+//! `rhizome agent create|list`.
+
+use clap::Subcommand;
+
+use super::{Context, Failure, names, seconds, short};
+use crate::{
+    api::types::mesh::{Agent, AgentBody, AgentCreated, Agents},
+    cli::ui::utc,
+};
+
+/// What to do with agents.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Make an agent: a key that stays on this node, and a certificate for it
+    #[command(after_help = "Example:\n  rhizome agent create mender --space findings")]
+    Create {
+        /// Its name: letters, digits, `-`, `_`, `.`
+        name: String,
+        /// Space it may use, by name or id; repeat for several; all of this node's by default
+        #[arg(long = "space", value_name = "SPACE")]
+        spaces: Vec<String>,
+        /// For how long it may act: 24h, 30d; without end by default
+        #[arg(long, value_parser = seconds, value_name = "TIME")]
+        expires: Option<u64>,
+    },
+    /// List the agents of the mesh
+    List,
+}
+
+pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
+    match verb {
+        Verb::Create { name, spaces, expires } => {
+            let spaces = Some(spaces).filter(|spaces| !spaces.is_empty());
+            let body = AgentBody { name, spaces, expires_secs: expires };
+            let created: AgentCreated = context.client.post("/v1/agents", &body).await?;
+            if context.ui.is_json() {
+                return context.ui.object(&created);
+            }
+            context.ui.line(&format!("made the agent {} with id {}", created.agent.name, created.agent.id))
+        }
+        Verb::List => list(context).await,
+    }
+}
+
+async fn list(context: &Context) -> Result<(), Failure> {
+    let answer: Agents = context.client.get("/v1/agents").await?;
+    let columns = ["agent", "name", "node", "spaces", "until", "key"];
+    let none = "no agents; make one with `rhizome agent create NAME`";
+    context.ui.list(&answer.agents, none, columns, |agent: &Agent| {
+        [
+            short(&agent.id),
+            agent.name.clone(),
+            agent.node.to_string(),
+            agent.spaces.as_deref().map_or_else(|| "all".to_owned(), |spaces| names(spaces, "none")),
+            agent.not_after_ms.map_or_else(|| "-".to_owned(), utc),
+            if agent.here { "here" } else { "-" }.to_owned(),
+        ]
+    })
+}

@@ -1,0 +1,50 @@
+//! `rhizome space create|list`.
+
+use clap::Subcommand;
+
+use super::{Context, Failure, short};
+use crate::api::types::mesh::{Space, SpaceBody, SpaceCreated, Spaces};
+
+/// What to do with spaces.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Make a space: a shared memory with its own members and key
+    #[command(after_help = "Example:\n  rhizome space create findings")]
+    Create {
+        /// Its name
+        name: String,
+    },
+    /// List the spaces of the mesh
+    List,
+}
+
+pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
+    match verb {
+        Verb::Create { name } => {
+            let created: SpaceCreated = context.client.post("/v1/spaces", &SpaceBody { name }).await?;
+            if context.ui.is_json() {
+                return context.ui.object(&created);
+            }
+            context.ui.line(&format!("made the space {} with id {}", created.space.name, created.space.id))
+        }
+        Verb::List => list(context).await,
+    }
+}
+
+async fn list(context: &Context) -> Result<(), Failure> {
+    let answer: Spaces = context.client.get("/v1/spaces").await?;
+    let columns = ["space", "name", "role", "members", "fragments", "waiting", "quarantined", "heads"];
+    let none = "no spaces; make one with `rhizome space create NAME`";
+    context.ui.list(&answer.spaces, none, columns, |space: &Space| {
+        [
+            short(&space.id),
+            space.name.clone(),
+            space.role.clone().unwrap_or_else(|| "-".to_owned()),
+            space.members.to_string(),
+            space.fragments.to_string(),
+            space.waiting.to_string(),
+            space.quarantined.to_string(),
+            short(&space.heads),
+        ]
+    })
+}
