@@ -139,7 +139,7 @@ pub struct Entry<T> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     /// The line.
-    pub text: String,
+    pub what: String,
 }
 
 /// The sandbox a context was last worked on in.
@@ -169,10 +169,10 @@ pub struct Context {
     pub task: String,
     /// Goal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub goal: Option<Entry<Line>>,
+    pub goal: Option<String>,
     /// Status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<Entry<Line>>,
+    pub status: Option<String>,
     /// Paths explored.
     #[serde(default)]
     pub explored: Vec<Entry<Explored>>,

@@ -299,9 +299,9 @@ pub struct PeerPath {
     pub kind: String,
     /// Remote address.
     pub addr: String,
-    /// Round-trip time in milliseconds.
+    /// Round-trip time in microseconds, once measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rtt_ms: Option<f64>,
+    pub rtt_us: Option<u64>,
 }
 
 /// How far a peer and this node hold the same of one lane.

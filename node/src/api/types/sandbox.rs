@@ -74,12 +74,12 @@ pub struct Sandbox {
     /// Labels, without the node's own.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// Hash of the runtime fingerprint; stamped on what is published from it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fingerprint: Option<String>,
-    /// What the runtime is made of.
+    /// What its runtime is made of: `kernel`, `arch`, `cpu`, `accel`, `vmm`, `tools`…
     #[serde(default)]
-    pub runtime: serde_json::Value,
+    pub fingerprint: serde_json::Value,
+    /// The hash of that, stamped on what is published from here.
+    #[serde(default)]
+    pub fingerprint_hash: String,
 }
 
 /// The result of creating a sandbox, and of `GET /v1/sandboxes/{id}`.

@@ -333,7 +333,7 @@ fn text_or_stdin(text: String) -> Result<String, Failure> {
 }
 
 /// Parses `name=value`.
-fn field(text: &str) -> Result<(String, String), String> {
+pub(super) fn field(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is not NAME=VALUE"))?;
     Ok((name.to_owned(), value.to_owned()))
 }

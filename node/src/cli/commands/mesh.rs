@@ -85,7 +85,7 @@ pub(crate) async fn peers(context: &Context) -> Result<(), Failure> {
         let (path, rtt) = match &peer.path {
             Some(path) => (
                 format!("{} {}", path.kind, path.addr),
-                path.rtt_ms.map_or_else(|| "-".to_owned(), |rtt| format!("{rtt:.1} ms")),
+                path.rtt_us.map_or_else(|| "-".to_owned(), rtt),
             ),
             None => ("-".to_owned(), "-".to_owned()),
         };
@@ -115,4 +115,9 @@ fn state(state: PeerState) -> &'static str {
         PeerState::Gone => "gone",
         PeerState::Never => "never seen",
     }
+}
+
+/// Returns a round trip in milliseconds, to a hundredth.
+fn rtt(rtt_us: u64) -> String {
+    format!("{}.{:02} ms", rtt_us / 1000, rtt_us % 1000 / 10)
 }

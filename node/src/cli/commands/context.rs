@@ -1,0 +1,238 @@
+//! `rhizome context show|checkpoint|resume|list`.
+
+use std::{io::Read, path::PathBuf};
+
+use clap::{Args, Subcommand};
+
+use super::{Context, Failure, short};
+use crate::{
+    api::types::{
+        context::{
+            Artifact, CheckpointBody, Context as Working, ContextSummary, Contexts, Decision, Entry, ErrorEntry,
+            Explored, Verification,
+        },
+        memory::Published,
+    },
+    cli::{
+        client::with_query,
+        ui::{headline, plain, utc},
+    },
+};
+
+/// The largest patch that is read from a file, in bytes.
+const MAX_PATCH_BYTES: u64 = 1024 * 1024;
+
+/// What to do with contexts.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Show what is known of a task
+    #[command(after_help = "Example:\n  rhizome context show --task mend-isodate")]
+    Show(Which),
+    /// Show what is known of a task, every signature verified from disk
+    #[command(after_help = "Example:\n  rhizome context resume --task mend-isodate --json")]
+    Resume(Which),
+    /// Add to the context of a task
+    #[command(after_help = "Examples:
+  rhizome context checkpoint --task mend --goal 'tests pass' --next 'run the tests'
+  rhizome context checkpoint --task mend --explored 'raise the timeout => no help' \\
+      --error 'tests time out => the port was taken'
+  rhizome context checkpoint --task mend --file patch.json")]
+    Checkpoint(Box<Checkpoint>),
+    /// List the contexts, last touched first
+    List {
+        /// Space, by name or id; all readable ones by default
+        #[arg(long)]
+        space: Option<String>,
+    },
+}
+
+/// Which context.
+#[derive(Debug, Args)]
+pub(crate) struct Which {
+    /// The task's name
+    #[arg(long)]
+    task: String,
+    /// Space, by name or id; may be left out where there is only one
+    #[arg(long)]
+    space: Option<String>,
+}
+
+/// What to add.
+#[derive(Debug, Args)]
+pub(crate) struct Checkpoint {
+    /// The task's name
+    #[arg(long)]
+    task: String,
+    /// Agent to speak as, by name or id; the node's own by default
+    #[arg(long)]
+    agent: Option<String>,
+    /// Space, by name or id; may be left out where there is only one
+    #[arg(long)]
+    space: Option<String>,
+    /// What the task is to reach
+    #[arg(long)]
+    goal: Option<String>,
+    /// Where it stands
+    #[arg(long)]
+    status: Option<String>,
+    /// Path explored; repeat for several
+    #[arg(long, value_name = "WHAT => RESULT")]
+    explored: Vec<String>,
+    /// Decision; repeat for several
+    #[arg(long = "decision", value_name = "WHAT => WHY")]
+    decisions: Vec<String>,
+    /// Error met; repeat for several
+    #[arg(long = "error", value_name = "ERROR => FIX")]
+    errors: Vec<String>,
+    /// Open question; repeat for several
+    #[arg(long = "question", value_name = "TEXT")]
+    questions: Vec<String>,
+    /// Open question that has found its answer; repeat for several
+    #[arg(long = "resolved", value_name = "TEXT")]
+    resolved_questions: Vec<String>,
+    /// Next step, replacing the ones before; repeat for several
+    #[arg(long, value_name = "TEXT")]
+    next: Vec<String>,
+    /// Thing made; repeat for several
+    #[arg(long = "artifact", value_name = "NAME=REFERENCE")]
+    artifacts: Vec<String>,
+    /// Read the patch as JSON from a file, `-` for standard input; flags add to it
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
+    match verb {
+        Verb::Show(which) => show(context, which, false).await,
+        Verb::Resume(which) => show(context, which, true).await,
+        Verb::Checkpoint(args) => checkpoint(context, *args).await,
+        Verb::List { space } => list(context, space).await,
+    }
+}
+
+async fn show(context: &Context, which: Which, verify: bool) -> Result<(), Failure> {
+    let verify = Some(u8::from(verify).to_string());
+    let query = [("task", Some(which.task)), ("space", which.space), ("verify", verify)];
+    let working: Working = context.client.get(&with_query("/v1/context", &query)).await?;
+    if context.ui.is_json() {
+        return context.ui.object(&working);
+    }
+    let ui = context.ui;
+    ui.line(&ui.bold(&format!("task {} in {}", plain(&working.task), working.space)))?;
+    for (name, value) in [("goal", &working.goal), ("status", &working.status)] {
+        if let Some(value) = value {
+            ui.line(&format!("{name}: {}", plain(value)))?;
+        }
+    }
+    let explored = |entry: &Explored| pair(&entry.what, &entry.result);
+    section(context, "explored", &working.explored, explored)?;
+    section(context, "decisions", &working.decisions, |entry| pair(&entry.what, &entry.why))?;
+    section(context, "errors", &working.errors, |entry| {
+        pair(&pair(&entry.error, &entry.cause), &format!("{} {}", headline(&entry.fix, 120), entry.status))
+    })?;
+    section(context, "questions", &working.questions, |entry| entry.what.clone())?;
+    section(context, "next", &working.next, |entry| entry.what.clone())?;
+    section(context, "artifacts", &working.artifacts, |entry| pair(&entry.name, &entry.reference))?;
+    if let Some(Entry { value, .. }) = &working.sandbox {
+        ui.line(&format!("sandbox: {} ({}) on {}", value.id, value.image, value.node))?;
+    }
+    if let Some(Verification { total, ok, fragments }) = &working.verification {
+        ui.line(&format!("{ok} of {total} signatures verified"))?;
+        for bad in fragments.iter().filter(|fragment| !fragment.ok) {
+            let problem = bad.problem.as_deref().unwrap_or("does not verify");
+            ui.line(&format!("  {} by {}: {}", short(&bad.id), bad.author, plain(problem)))?;
+        }
+    }
+    Ok(())
+}
+
+async fn checkpoint(context: &Context, args: Checkpoint) -> Result<(), Failure> {
+    let mut body = match &args.file {
+        Some(path) => read_patch(path, &args.task)?,
+        None => CheckpointBody { task: args.task.clone(), ..CheckpointBody::default() },
+    };
+    body.task = args.task;
+    body.agent = args.agent.or(body.agent);
+    body.space = args.space.or(body.space);
+    body.goal = args.goal.or(body.goal);
+    body.status = args.status.or(body.status);
+    let two = |text: &String| split(text, " => ");
+    body.explored.extend(args.explored.iter().map(two).map(|(what, result)| Explored { what, result }));
+    body.decisions.extend(args.decisions.iter().map(two).map(|(what, why)| Decision { what, why }));
+    body.errors.extend(args.errors.iter().map(two).map(|(error, fix)| {
+        let status = if fix.is_empty() { "open" } else { "fixed" }.to_owned();
+        ErrorEntry { error, fix, status, cause: String::new() }
+    }));
+    body.questions.extend(args.questions);
+    body.resolved_questions.extend(args.resolved_questions);
+    if !args.next.is_empty() {
+        body.next = Some(args.next);
+    }
+    let artifacts = args.artifacts.iter().map(|text| split(text, "="));
+    body.artifacts.extend(artifacts.map(|(name, reference)| Artifact { name, reference }));
+    let published: Published = context.client.post("/v1/context/checkpoint", &body).await?;
+    if context.ui.is_json() {
+        return context.ui.object(&published);
+    }
+    context.ui.line(&format!("checkpointed as {}", published.id))
+}
+
+async fn list(context: &Context, space: Option<String>) -> Result<(), Failure> {
+    let answer: Contexts = context.client.get(&with_query("/v1/contexts", &[("space", space)])).await?;
+    let columns = ["task", "space", "status", "entries", "last by", "on", "when"];
+    context.ui.list(&answer.contexts, "no contexts", columns, |entry: &ContextSummary| {
+        [
+            headline(&entry.task, 40),
+            entry.space.to_string(),
+            headline(&entry.status, 30),
+            entry.entries.to_string(),
+            entry.by.to_string(),
+            entry.node.to_string(),
+            utc(entry.at_ms),
+        ]
+    })
+}
+
+fn section<T>(
+    context: &Context,
+    name: &str,
+    entries: &[Entry<T>],
+    says: impl Fn(&T) -> String,
+) -> Result<(), Failure> {
+    if entries.is_empty() {
+        return Ok(());
+    }
+    context.ui.line(&format!("{name}:"))?;
+    for entry in entries {
+        let says = headline(&says(&entry.value), 200);
+        context.ui.line(&format!("  - {says}  [{} on {}, {}]", entry.by, entry.node, utc(entry.at_ms)))?;
+    }
+    Ok(())
+}
+
+fn read_patch(path: &PathBuf, task: &str) -> Result<CheckpointBody, Failure> {
+    let mut text = String::new();
+    let read = if path.as_os_str() == "-" {
+        std::io::stdin().take(MAX_PATCH_BYTES).read_to_string(&mut text)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(MAX_PATCH_BYTES).read_to_string(&mut text))
+    };
+    read.map_err(|source| Failure::File { path: path.clone(), source })?;
+    let hint = "it holds the fields of a checkpoint, such as goal, explored, decisions, errors, next";
+    let refuse = |error: serde_json::Error| Failure::usage(format!("`{}` is no patch: {error}", path.display()), hint);
+    let mut patch: serde_json::Value = serde_json::from_str(&text).map_err(refuse)?;
+    if let Some(patch) = patch.as_object_mut() {
+        patch.entry("task").or_insert_with(|| task.into());
+    }
+    serde_json::from_value(patch).map_err(refuse)
+}
+
+fn split(text: &str, separator: &str) -> (String, String) {
+    let (first, second) = text.split_once(separator).unwrap_or((text, ""));
+    (first.trim().to_owned(), second.trim().to_owned())
+}
+
+fn pair(first: &str, second: &str) -> String {
+    let second = second.trim();
+    if second.is_empty() { first.to_owned() } else { format!("{first} => {second}") }
+}

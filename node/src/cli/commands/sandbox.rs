@@ -1,0 +1,165 @@
+//! `rhizome sandbox create|exec|cp|list|logs|kill`.
+
+mod copy;
+mod exec;
+
+use std::collections::BTreeMap;
+
+use clap::{Args, Subcommand};
+
+use super::{Context, Failure, follow, now_ms, short};
+use crate::{
+    api::types::{
+        Done,
+        sandbox::{Sandbox, SandboxBody, SandboxCreated, Sandboxes},
+    },
+    cli::{
+        client::{encode, reader},
+        ui::ago,
+    },
+};
+
+/// What to do with sandboxes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Boot a sandbox
+    #[command(after_help = "Examples:
+  rhizome sandbox create
+  rhizome sandbox create --image debian --name bench --agent mender --space findings")]
+    Create(Create),
+    /// Run a command in a sandbox, its output as it comes
+    #[command(after_help = "Examples:
+  rhizome sandbox exec bench -- uname -a
+  rhizome sandbox exec bench --stdin -- tee /root/notes < notes.txt
+
+The exit code is the command's own; 128 and the signal's number if a signal ended it; 124 if it ran out of time.")]
+    Exec(exec::Exec),
+    /// Copy files between this machine and a sandbox, directories whole
+    #[command(after_help = "Examples:
+  rhizome sandbox cp project bench:/root/project
+  rhizome sandbox cp bench:/root/report.txt .")]
+    Cp(copy::Copy),
+    /// List the sandboxes of this node
+    List {
+        /// Include those that have been killed
+        #[arg(long)]
+        all: bool,
+    },
+    /// Print what a sandbox's console said
+    Logs {
+        /// Name, id or unique prefix of one
+        sandbox: String,
+    },
+    /// End sandboxes and all that is in them
+    Kill {
+        /// Name, id or unique prefix of one
+        #[arg(required = true)]
+        sandboxes: Vec<String>,
+    },
+}
+
+/// What to boot.
+#[derive(Debug, Args)]
+pub(crate) struct Create {
+    /// A name, unique among the living
+    #[arg(long)]
+    name: Option<String>,
+    /// `minimal`, `debian` or an image id
+    #[arg(long, default_value = "minimal")]
+    image: String,
+    /// Memory in MiB
+    #[arg(long, value_name = "MIB")]
+    memory: Option<u32>,
+    /// Virtual CPUs
+    #[arg(long, value_name = "N")]
+    vcpus: Option<u32>,
+    /// Agent it works for, by name or id; without one its door stays shut
+    #[arg(long)]
+    agent: Option<String>,
+    /// Space it may use, the first being its default; repeat for several
+    #[arg(long = "space", value_name = "SPACE")]
+    spaces: Vec<String>,
+    /// Environment of every command in it; repeat for several
+    #[arg(long, value_name = "NAME=VALUE", value_parser = super::memory::field)]
+    env: Vec<(String, String)>,
+    /// Label; repeat for several
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = super::memory::field)]
+    labels: Vec<(String, String)>,
+}
+
+pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
+    match verb {
+        Verb::Create(args) => create(context, args).await,
+        Verb::Exec(args) => exec::run(context, args).await,
+        Verb::Cp(args) => copy::run(context, args).await,
+        Verb::List { all } => list(context, all).await,
+        Verb::Logs { sandbox } => logs(context, &sandbox).await,
+        Verb::Kill { sandboxes } => kill(context, &sandboxes).await,
+    }
+}
+
+/// Returns the path of a sandbox in the API.
+fn path_of(sandbox: &str) -> String {
+    format!("/v1/sandboxes/{}", encode(sandbox))
+}
+
+async fn create(context: &Context, args: Create) -> Result<(), Failure> {
+    let body = SandboxBody {
+        name: args.name,
+        image: Some(args.image),
+        memory_mib: args.memory,
+        vcpus: args.vcpus,
+        env: args.env.into_iter().collect::<BTreeMap<_, _>>(),
+        agent: args.agent,
+        spaces: args.spaces,
+        labels: args.labels.into_iter().collect::<BTreeMap<_, _>>(),
+    };
+    let lines = context.client.post_lines("/v1/sandboxes", &body).await?;
+    let created: SandboxCreated = follow(context.ui, lines).await?;
+    if context.ui.is_json() {
+        return context.ui.object(&created);
+    }
+    let Sandbox { id, name, image, boot_ms, accel, .. } = &created.sandbox;
+    let name = name.as_ref().map_or_else(String::new, |name| format!(" named {name}"));
+    let boot = boot_ms.map_or_else(String::new, |ms| format!(", up in {:.1} s", std::time::Duration::from_millis(ms).as_secs_f64()));
+    context.ui.line(&format!("sandbox {id}{name} runs {image} ({accel}{boot})"))
+}
+
+async fn list(context: &Context, all: bool) -> Result<(), Failure> {
+    let answer: Sandboxes = context.client.get("/v1/sandboxes").await?;
+    let shown = answer.sandboxes.into_iter().filter(|sandbox| all || sandbox.state != "killed");
+    let now = now_ms();
+    let columns = ["sandbox", "name", "image", "state", "accel", "memory", "agent", "created"];
+    let none = "no sandboxes; boot one with `rhizome sandbox create`";
+    context.ui.list(&shown.collect::<Vec<_>>(), none, columns, |sandbox| {
+        let reason = sandbox.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        [
+            short(&sandbox.id),
+            sandbox.name.clone().unwrap_or_else(|| "-".to_owned()),
+            sandbox.image.clone(),
+            format!("{}{reason}", sandbox.state),
+            sandbox.accel.clone(),
+            format!("{} MiB", sandbox.memory_mib),
+            sandbox.agent.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
+            ago(now, sandbox.created_ms),
+        ]
+    })
+}
+
+async fn logs(context: &Context, sandbox: &str) -> Result<(), Failure> {
+    let response = context.client.download(&format!("{}/logs", path_of(sandbox))).await?;
+    tokio::io::copy(&mut reader(response.into_body()), &mut tokio::io::stdout()).await?;
+    Ok(())
+}
+
+async fn kill(context: &Context, sandboxes: &[String]) -> Result<(), Failure> {
+    for sandbox in sandboxes {
+        let done: Done = context.client.delete(&path_of(sandbox)).await?;
+        if context.ui.is_json() {
+            context.ui.object(&done)?;
+        } else {
+            context.ui.line(&format!("killed {sandbox}"))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,224 @@
+//! `rhizome sandbox cp`: files in and out, directories whole.
+
+use std::{
+    fs,
+    io::{self, Write},
+    os::unix::fs::PermissionsExt,
+    path::{Component, Path, PathBuf},
+};
+
+use clap::Args;
+use tokio::io::AsyncReadExt;
+
+use super::{Context, Failure, path_of};
+use crate::{
+    api::types::{
+        Done,
+        sandbox::{DirListing, FileEntry, FileKind, FileStat, FileWritten},
+    },
+    cli::client::{reader, with_query},
+};
+
+/// How deep a tree may be; a guest could offer one without an end.
+const MAX_DEPTH: usize = 64;
+/// How many files one copy may take out of a sandbox.
+const MAX_FILES: usize = 200_000;
+
+/// From where to where; one of the two is in a sandbox.
+#[derive(Debug, Args)]
+pub(crate) struct Copy {
+    /// A path here, or `sandbox:path`
+    from: String,
+    /// A path here, or `sandbox:path`
+    to: String,
+}
+
+/// One end of a copy.
+enum End {
+    Here(PathBuf),
+    Sandbox { sandbox: String, path: String },
+}
+
+impl End {
+    fn parse(text: &str) -> Self {
+        match text.split_once(':') {
+            Some((sandbox, path)) if !sandbox.is_empty() && !sandbox.contains('/') => {
+                Self::Sandbox { sandbox: sandbox.to_owned(), path: path.to_owned() }
+            }
+            _ => Self::Here(PathBuf::from(text)),
+        }
+    }
+}
+
+pub(crate) async fn run(context: &Context, args: Copy) -> Result<(), Failure> {
+    let mut copied = Copied::default();
+    match (End::parse(&args.from), End::parse(&args.to)) {
+        (End::Here(from), End::Sandbox { sandbox, path }) => {
+            let path = into_directory(context, &sandbox, path, &from).await?;
+            upload(context, &sandbox, &from, &path, &mut copied, 0).await?;
+        }
+        (End::Sandbox { sandbox, path }, End::Here(to)) => {
+            let base = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
+            let to = if to.is_dir() && !base.is_empty() { to.join(checked_name(&base)?) } else { to };
+            let stat = stat(context, &sandbox, &path).await?;
+            download(context, &sandbox, &path, stat.file, &to, &mut copied, 0).await?;
+        }
+        _ => {
+            let hint = "as in `rhizome sandbox cp notes.txt bench:/root/notes.txt`";
+            return Err(Failure::usage("one of the two paths must be in a sandbox", hint));
+        }
+    }
+    if context.ui.is_json() {
+        let Copied { files, bytes } = copied;
+        return context.ui.object(&serde_json::json!({"schema": 1, "files": files, "bytes": bytes}));
+    }
+    context.ui.status(&format!("copied {} file(s), {} bytes", copied.files, copied.bytes));
+    Ok(())
+}
+
+#[derive(Default)]
+struct Copied {
+    files: usize,
+    bytes: u64,
+}
+
+/// Returns where `from` goes: below `path` if that is a directory with a slash at its end, as of cp(1).
+async fn into_directory(
+    context: &Context,
+    sandbox: &str,
+    path: String,
+    from: &Path,
+) -> Result<String, Failure> {
+    let name = from.file_name().map(|name| name.to_string_lossy().into_owned());
+    let is_dir = match stat(context, sandbox, &path).await {
+        Ok(stat) => stat.file.kind == FileKind::Dir && from.is_file(),
+        Err(Failure::Refused { .. }) => path.ends_with('/'),
+        Err(error) => return Err(error),
+    };
+    Ok(match name {
+        Some(name) if is_dir => format!("{}/{name}", path.trim_end_matches('/')),
+        _ => path,
+    })
+}
+
+async fn upload(
+    context: &Context,
+    sandbox: &str,
+    from: &Path,
+    to: &str,
+    copied: &mut Copied,
+    depth: usize,
+) -> Result<(), Failure> {
+    let at = |source| Failure::File { path: from.to_owned(), source };
+    let metadata = fs::metadata(from).map_err(at)?;
+    let mode = Some(format!("{:o}", metadata.permissions().mode() & 0o7777));
+    let path = Some(to.to_owned());
+    if metadata.is_dir() {
+        limit(depth, copied, from)?;
+        let made = with_query(&format!("{}/dir", path_of(sandbox)), &[("path", path), ("mode", mode)]);
+        let _: Done = context.client.post(&made, &serde_json::json!({})).await?;
+        let mut entries: Vec<_> = fs::read_dir(from).and_then(Iterator::collect).map_err(at)?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let below = format!("{}/{}", to.trim_end_matches('/'), entry.file_name().to_string_lossy());
+            Box::pin(upload(context, sandbox, &entry.path(), &below, copied, depth + 1)).await?;
+        }
+        return Ok(());
+    }
+    let file = tokio::fs::File::open(from).await.map_err(at)?;
+    let put = with_query(&format!("{}/file", path_of(sandbox)), &[("path", path), ("mode", mode)]);
+    let written: FileWritten = context.client.upload(&put, file).await?;
+    copied.files += 1;
+    copied.bytes += written.bytes;
+    Ok(())
+}
+
+async fn download(
+    context: &Context,
+    sandbox: &str,
+    from: &str,
+    entry: FileEntry,
+    to: &Path,
+    copied: &mut Copied,
+    depth: usize,
+) -> Result<(), Failure> {
+    let at = |source| Failure::File { path: to.to_owned(), source };
+    let query = [("path", Some(from.to_owned()))];
+    limit(depth, copied, to)?;
+    match entry.kind {
+        FileKind::Dir => {
+            fs::create_dir_all(to).map_err(at)?;
+            let listing: DirListing =
+                context.client.get(&with_query(&format!("{}/dir", path_of(sandbox)), &query)).await?;
+            for entry in listing.entries {
+                let (name, below) = (checked_name(&entry.name)?, format!("{}/{}", from.trim_end_matches('/'), entry.name));
+                Box::pin(download(context, sandbox, &below, entry, &to.join(name), copied, depth + 1)).await?;
+            }
+        }
+        FileKind::File => {
+            let response = context.client.download(&with_query(&format!("{}/file", path_of(sandbox)), &query)).await?;
+            // A link that stands where the file goes would be followed out of the directory.
+            if fs::symlink_metadata(to).is_ok_and(|metadata| metadata.is_symlink()) {
+                return Err(at(io::Error::new(io::ErrorKind::AlreadyExists, "a symbolic link is in the way")));
+            }
+            let mut file = fs::File::create(to).map_err(at)?;
+            let mut body = reader(response.into_body());
+            let mut buffer = vec![0; 256 * 1024];
+            loop {
+                match body.read(&mut buffer).await.map_err(at)? {
+                    0 => break,
+                    length => file.write_all(&buffer[..length]).map_err(at)?,
+                }
+            }
+            copied.bytes += entry.size;
+            fs::set_permissions(to, fs::Permissions::from_mode(entry.mode & 0o777)).map_err(at)?;
+            copied.files += 1;
+        }
+        FileKind::Link | FileKind::Other => {
+            context.ui.status(&format!("skipped {from}: neither a file nor a directory"));
+        }
+    }
+    Ok(())
+}
+
+async fn stat(context: &Context, sandbox: &str, path: &str) -> Result<FileStat, Failure> {
+    let query = [("path", Some(path.to_owned()))];
+    context.client.get(&with_query(&format!("{}/stat", path_of(sandbox)), &query)).await
+}
+
+/// Refuses names a guest made up to reach outside the directory that is copied into.
+fn checked_name(name: &str) -> Result<&str, Failure> {
+    let mut parts = Path::new(name).components();
+    match (parts.next(), parts.next()) {
+        (Some(Component::Normal(only)), None) if only == name => Ok(name),
+        _ => Err(Failure::Protocol(format!("the sandbox offers a file named `{}`", name.escape_debug()))),
+    }
+}
+
+fn limit(depth: usize, copied: &Copied, path: &Path) -> Result<(), Failure> {
+    if depth > MAX_DEPTH || copied.files > MAX_FILES {
+        let source = io::Error::other(format!("more than {MAX_DEPTH} levels or {MAX_FILES} files"));
+        return Err(Failure::File { path: path.to_owned(), source });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_cannot_name_its_way_out() {
+        for name in ["..", ".", "", "/etc/passwd", "a/b", "../x", "a/.."] {
+            assert!(checked_name(name).is_err(), "{name}");
+        }
+        assert!(checked_name("notes.txt").is_ok());
+    }
+
+    #[test]
+    fn the_sandbox_is_before_the_first_colon() {
+        assert!(matches!(End::parse("bench:/root"), End::Sandbox { sandbox, path } if sandbox == "bench" && path == "/root"));
+        assert!(matches!(End::parse("./a:b"), End::Here(_)));
+        assert!(matches!(End::parse("notes.txt"), End::Here(_)));
+    }
+}
