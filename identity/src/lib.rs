@@ -1,1 +1,47 @@
-//! rhizome-identity
+//! Who a node is, who may do what in a mesh, and how others check it.
+//!
+//! A mesh has one root of trust. What its root, its admins and its members decide are signed
+//! [`Record`]s of one authority log, and [`resolve`] turns any set of them into the same
+//! [`Authority`], whatever the order of arrival. Nothing here opens sockets or reads clocks; the
+//! only files touched are key files whose path the caller names ([`keyfile`]).
+//!
+//! - [`id`], [`role`]: ids and the ladder of roles
+//! - [`keys`], [`keyfile`]: secret keys, in memory and on disk
+//! - [`envelope`], [`cbor`]: COSE_Sign1 over deterministic CBOR, single and batch verification
+//! - [`epoch`]: space keys, body encryption, wraps to a node
+//! - [`record`], [`authority`], [`issue`]: the authority log, its resolution, and making records
+//! - [`invite`]: the string a newcomer is handed, and its redemption
+//! - [`node_info`]: a node's signed address-book entry
+//!
+//! Byte layouts: `docs/wire.md`, sections 1 to 3.
+#![forbid(unsafe_code)]
+
+pub mod authority;
+pub mod cbor;
+pub mod envelope;
+pub mod epoch;
+pub mod id;
+pub mod invite;
+pub mod issue;
+pub mod keyfile;
+pub mod keys;
+pub mod node_info;
+pub mod record;
+pub mod role;
+
+pub use authority::{
+    AgentInfo, Authority, Denied, Inserted, InviteState, Member, Proof, RecordLog, SpaceInfo,
+    SpaceLookupError, VoidReason, resolve,
+};
+pub use envelope::{Domain, EnvelopeError, Sealed, parse, seal, verify_batch};
+pub use epoch::{
+    BodyError, SpaceKey, WrapError, WrappedKey, open_body, seal_body, unwrap_key, wrap_key,
+};
+pub use id::{AgentId, Hash, InviteId, MeshId, NodeId, ParseIdError, PublicKey, RecordId, SpaceId};
+pub use invite::{Invite, InviteEndpoint, InviteError, RedeemError, check_redeem};
+pub use issue::{InviteParams, IssueError};
+pub use keyfile::KeyFileError;
+pub use keys::{AgentKey, NodeKey, RootKey, SecretKey};
+pub use node_info::NodeInfo;
+pub use record::{Record, RecordBody, RecordError, SignedRecord, Verbs};
+pub use role::Role;

@@ -1,0 +1,198 @@
+//! Secret keys on disk: one short text file each, readable by its owner alone.
+//!
+//! ```text
+//! rhizome node key
+//! <64 hex digits: the seed>
+//! ```
+
+use std::{
+    fs::{DirBuilder, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use zeroize::Zeroizing;
+
+use crate::{id::Hash, keys::SecretKey};
+
+/// The largest key file that is read, in bytes.
+const MAX_BYTES: u64 = 256;
+
+/// Whose key a file holds; a key of one kind is not taken for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyKind {
+    /// A node's.
+    Node,
+    /// An agent's.
+    Agent,
+    /// A mesh's root.
+    Root,
+}
+
+impl KeyKind {
+    fn header(self) -> &'static str {
+        match self {
+            KeyKind::Node => "rhizome node key",
+            KeyKind::Agent => "rhizome agent key",
+            KeyKind::Root => "rhizome root key",
+        }
+    }
+}
+
+/// Why a key file could not be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyFileError {
+    /// There is a file already; keys are never overwritten.
+    #[error("`{}` exists already", path.display())]
+    Exists {
+        /// The path.
+        path: PathBuf,
+    },
+    /// There is no such file.
+    #[error("there is no key at `{}`", path.display())]
+    Missing {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Others can read the file.
+    #[error("others than the owner can use `{}` (mode {mode:o})", path.display())]
+    Exposed {
+        /// The path.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The file holds another kind of key, or something else.
+    #[error("`{}` does not hold a {}", path.display(), expected.header())]
+    WrongKind {
+        /// The path.
+        path: PathBuf,
+        /// What was looked for.
+        expected: KeyKind,
+    },
+    /// The file is of the right kind but damaged.
+    #[error("the key in `{}` is damaged", path.display())]
+    Damaged {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("cannot use the key file `{}`", path.display())]
+    Io {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl KeyFileError {
+    /// Says what the reader can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Exposed { path, .. } => {
+                Some(format!("make it private with `chmod 600 {}`", path.display()))
+            }
+            Self::Exists { .. } => Some("move it away first; keys are never overwritten".into()),
+            Self::Damaged { .. } | Self::WrongKind { .. } => {
+                Some("restore it from a backup; without it this identity is lost".into())
+            }
+            Self::Missing { .. } | Self::Io { .. } => None,
+        }
+    }
+}
+
+/// Writes `key` to a new file (0600) at `path`, durably; a missing parent is made (0700).
+///
+/// # Errors
+/// [`KeyFileError::Exists`] if anything is there, [`KeyFileError::Io`] if the system refuses; a
+/// file that could not be written whole is taken away again.
+pub fn save(path: &Path, kind: KeyKind, key: &SecretKey) -> Result<(), KeyFileError> {
+    let at = |source: io::Error| match source.kind() {
+        io::ErrorKind::AlreadyExists => KeyFileError::Exists { path: path.to_owned() },
+        _ => KeyFileError::Io { path: path.to_owned(), source },
+    };
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(at)?;
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(at)?;
+    let seed = Zeroizing::new(Hash::from_bytes(*key.seed()).to_string());
+    let text = Zeroizing::new(format!("{}\n{}\n", kind.header(), *seed));
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    // The name must survive power loss as well as the content.
+    let written = written.and_then(|()| File::open(parent)?.sync_all());
+    written.map_err(|error| {
+        let _ = std::fs::remove_file(path);
+        at(error)
+    })
+}
+
+/// Reads a key that [`save`] wrote.
+///
+/// # Errors
+/// [`KeyFileError`] says whether it is missing, exposed to others, of another kind, or damaged.
+pub fn load(path: &Path, kind: KeyKind) -> Result<SecretKey, KeyFileError> {
+    let at = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => KeyFileError::Missing { path: path.to_owned() },
+        _ => KeyFileError::Io { path: path.to_owned(), source },
+    };
+    let file = File::open(path).map_err(at)?;
+    let mode = file.metadata().map_err(at)?.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(KeyFileError::Exposed { path: path.to_owned(), mode });
+    }
+    let mut text = Zeroizing::new(Vec::with_capacity(256));
+    file.take(MAX_BYTES).read_to_end(&mut text).map_err(at)?;
+    let rest = text.strip_prefix(kind.header().as_bytes()).and_then(|rest| rest.strip_prefix(b"\n"));
+    let rest = rest.ok_or_else(|| KeyFileError::WrongKind { path: path.to_owned(), expected: kind })?;
+    let damaged = || KeyFileError::Damaged { path: path.to_owned() };
+    let digits = std::str::from_utf8(rest).map_err(|_| damaged())?;
+    let digits = digits.strip_suffix('\n').ok_or_else(damaged)?;
+    let seed: Hash = digits.parse().map_err(|_| damaged())?;
+    Ok(SecretKey::from_seed(*seed.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use super::*;
+
+    #[test]
+    fn a_saved_key_is_private_and_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("keys/node.key");
+        let key = SecretKey::generate();
+        save(&path, KeyKind::Node, &key).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(load(&path, KeyKind::Node).unwrap().public(), key.public());
+        let again = save(&path, KeyKind::Node, &SecretKey::generate());
+        assert!(matches!(again, Err(KeyFileError::Exists { .. })));
+        assert_eq!(load(&path, KeyKind::Node).unwrap().public(), key.public());
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.key");
+        assert!(matches!(load(&path, KeyKind::Node), Err(KeyFileError::Missing { .. })));
+        save(&path, KeyKind::Agent, &SecretKey::generate()).unwrap();
+        assert!(matches!(load(&path, KeyKind::Node), Err(KeyFileError::WrongKind { .. })));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let exposed = load(&path, KeyKind::Agent).unwrap_err();
+        assert!(matches!(exposed, KeyFileError::Exposed { mode: 0o640, .. }));
+        assert!(exposed.hint().unwrap().contains("chmod 600"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let whole = fs::read(&path).unwrap();
+        for length in 18..whole.len() {
+            fs::write(&path, &whole[..length]).unwrap();
+            assert!(matches!(load(&path, KeyKind::Agent), Err(KeyFileError::Damaged { .. })), "{length}");
+        }
+        fs::write(&path, [&whole[..], b"more"].concat()).unwrap();
+        assert!(matches!(load(&path, KeyKind::Agent), Err(KeyFileError::Damaged { .. })));
+    }
+}
