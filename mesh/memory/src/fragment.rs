@@ -206,7 +206,7 @@ impl Fragment {
         }
         let payload = header.to_bytes();
         let id = FragmentId::from(Hash::of(&payload));
-        let envelope = Bytes::from(envelope::seal(key, DOMAIN, &payload));
+        let envelope = Bytes::from(envelope::seal(key.as_ref(), DOMAIN, &payload));
         let body = (!header.body_is_blob()).then_some(body);
         Ok(Self {
             id,

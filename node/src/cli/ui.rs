@@ -6,6 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::failure::Failure;
+use crate::api::types::SCHEMA;
 
 /// How a command speaks to its user.
 #[derive(Debug, Clone, Copy)]
@@ -32,9 +33,13 @@ impl Ui {
         Ok(writeln!(stdout, "{line}").and_then(|()| stdout.flush())?)
     }
 
-    /// Prints one object as a line of JSON.
+    /// Prints one object as a line of JSON, with its schema number.
     pub(crate) fn object(self, object: &impl Serialize) -> Result<(), Failure> {
-        self.line(&serde_json::to_string(object).expect("answer types have string keys"))
+        let mut value = serde_json::to_value(object).expect("answer types have string keys");
+        if let Some(fields) = value.as_object_mut() {
+            fields.entry("schema").or_insert_with(|| SCHEMA.into());
+        }
+        self.line(&value.to_string())
     }
 
     /// Prints `items` as JSON lines, or as a table of `columns` made by `row`; `none` stands for no items.

@@ -1,0 +1,152 @@
+//! `rhizome up`, `down`, `status`, `doctor`.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::Args;
+
+use super::{Context, Failure, now_ms, short};
+use crate::{
+    api::types::{
+        Done,
+        node::{Check, CheckStatus, Doctor as Report, Status},
+    },
+    cli::{
+        client::with_query,
+        ui::{ago, size},
+    },
+    config::UpFlags,
+    datadir,
+};
+
+/// How long a stopping daemon may take to end its sandboxes.
+const STOP_DEADLINE: Duration = Duration::from_secs(15);
+
+/// Runs the daemon.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  rhizome up                                   in the foreground, until Ctrl-C
+  rhizome up --detach --name cloud --bind 0.0.0.0:4580
+  rhizome --data-dir /srv/two up --bind 0.0.0.0:4581")]
+pub(crate) struct Up {
+    /// Go to the background once the daemon answers
+    #[arg(long)]
+    detach: bool,
+    #[command(flatten)]
+    flags: UpFlags,
+}
+
+/// Checks what the node needs.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Boot a microVM with KVM even if an earlier answer is remembered
+    #[arg(long)]
+    probe: bool,
+}
+
+/// Returns where the daemon on `data_dir`, or on this user's own directory, listens.
+pub(crate) fn socket_of(data_dir: Option<&Path>) -> PathBuf {
+    let dir = data_dir.map(Path::to_owned).or_else(datadir::this_users_data_dir).unwrap_or_default();
+    datadir::socket_of(&dir).unwrap_or_else(|_| dir.join("api.sock"))
+}
+
+pub(crate) async fn up(context: &Context, args: Up) -> Result<(), Failure> {
+    let Some(dir) = context.data_dir.clone().or_else(datadir::this_users_data_dir) else {
+        return Err(Failure::usage("there is no home to keep the node's data in", "name a directory with `--data-dir`"));
+    };
+    if args.detach {
+        let pid = crate::daemon::detach(&dir, &args.flags).await.map_err(Failure::Daemon)?;
+        return context.ui.line(&format!("the daemon runs as process {pid}"));
+    }
+    crate::daemon::run(&dir, args.flags).await.map_err(Failure::Daemon)
+}
+
+pub(crate) async fn down(context: &Context) -> Result<(), Failure> {
+    let status: Status = context.client.get("/v1/status").await?;
+    let _: Done = context.client.post("/v1/down", &serde_json::json!({})).await?;
+    let process = PathBuf::from(format!("/proc/{}", status.pid));
+    let deadline = tokio::time::Instant::now() + STOP_DEADLINE;
+    while process.exists() && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    if process.exists() {
+        context.ui.status(&format!("process {} is still stopping", status.pid));
+    }
+    context.ui.line("the daemon is stopped")
+}
+
+pub(crate) async fn status(context: &Context) -> Result<(), Failure> {
+    let status: Status = context.client.get("/v1/status").await?;
+    let ui = context.ui;
+    if ui.is_json() {
+        return ui.object(&status);
+    }
+    let now = now_ms();
+    ui.line(&ui.bold(&format!("node {} {}", status.node.name, status.node.id)))?;
+    ui.line(&format!(
+        "daemon: version {}, process {}, up since {}, {} resident",
+        status.version,
+        status.pid,
+        ago(now, status.started_ms),
+        size(status.resident_bytes)
+    ))?;
+    ui.line(&format!("data: {} ({} free)", status.data_dir, size(status.disk_free_bytes)))?;
+    ui.line(&format!("addresses: {}", status.addrs.join(", ")))?;
+    match &status.mesh {
+        None => ui.line("mesh: none; found one with `rhizome init` or join one with `rhizome join`")?,
+        Some(mesh) => ui.line(&format!(
+            "mesh: {} ({}), {} members, {} connected, role {}{}",
+            mesh.name,
+            short(&mesh.id),
+            status.members,
+            status.connected,
+            status.role.as_deref().unwrap_or("none"),
+            if status.root { ", holds the root key" } else { "" }
+        ))?,
+    }
+    for space in &status.spaces {
+        ui.line(&format!(
+            "space {}: {} fragments, {} waiting, {} in quarantine",
+            space.name, space.fragments, space.waiting, space.quarantined
+        ))?;
+    }
+    let sandboxes = &status.sandboxes;
+    match &sandboxes.problem {
+        Some(problem) => ui.line(&format!("sandboxes: none can run here: {problem}"))?,
+        None => ui.line(&format!(
+            "sandboxes: {} ready of {}{}",
+            sandboxes.ready,
+            sandboxes.total,
+            sandboxes.accel.as_ref().map(|accel| format!(" ({accel})")).unwrap_or_default()
+        ))?,
+    }
+    for note in &status.recovery.notes {
+        ui.line(&format!("recovery: {note}"))?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn doctor(context: &Context, args: Doctor) -> Result<(), Failure> {
+    context.ui.status("checking; KVM is tried by booting, which takes some seconds the first time");
+    let probe = args.probe.then(|| "1".to_owned());
+    let report: Report = context.client.get(&with_query("/v1/doctor", &[("probe", probe)])).await?;
+    if context.ui.is_json() {
+        report.checks.iter().try_for_each(|check| context.ui.object(check))?;
+    } else {
+        for Check { name, status, seen, mend } in &report.checks {
+            let mark = match status {
+                CheckStatus::Ok => "ok  ",
+                CheckStatus::Warn => "warn",
+                CheckStatus::Fail => "FAIL",
+            };
+            context.ui.line(&format!("{mark}  {name}: {seen}"))?;
+            if let Some(mend) = mend {
+                context.ui.line(&format!("      mend it with: {mend}"))?;
+            }
+        }
+    }
+    let failed = report.checks.iter().filter(|check| check.status == CheckStatus::Fail).count();
+    if failed > 0 { Err(Failure::Exit(1)) } else { Ok(()) }
+}
