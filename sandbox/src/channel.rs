@@ -1,98 +1,334 @@
 //! The channel between a node and its guest.
+//!
+//! [`GuestChannel`] runs programs, moves files and takes the guest's connections over one byte
+//! stream, the virtio-serial port of the virtual machine (bytes: `docs/guest-protocol.md`).
+//!
+//! The guest is hostile. Whatever it sends yields an error for one request, or ends the channel
+//! with a [`ChannelError`] that says which rule was broken; what it may make us hold is bounded
+//! by the credit that it has. When the channel ends, all that runs on it ends at once with an
+//! error that carries the reason.
+
+mod door;
+mod error;
+mod exec;
+mod files;
+mod greeting;
+mod limits;
+mod mux;
 
 use std::{
-    collections::BTreeMap,
-    pin::Pin,
-    task::{Context, Poll},
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use bytes::Bytes;
+use rhizome_guest::wire::{Failure, Info, Kind, Payload, Reseed, SetTime};
+use serde::{Deserialize, Serialize};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf},
+    io::{AsyncRead, AsyncWrite},
+    net::UnixStream,
     sync::mpsc,
 };
 
-/// A command to run in a guest.
-#[derive(Debug, Clone, Default)]
-pub struct ExecRequest {
-    /// Program and arguments.
-    pub argv: Vec<String>,
-    /// Environment, over the sandbox's own.
-    pub env: BTreeMap<String, String>,
-    /// Working directory.
-    pub cwd: Option<String>,
-    /// User.
-    pub user: Option<String>,
-    /// Whether standard input will be written.
-    pub stdin: bool,
-    /// Time after which the command is killed.
-    pub timeout: Option<std::time::Duration>,
+pub use door::DoorStream;
+pub use error::{ChannelError, ExecError, FileError};
+pub use exec::{ExecEvent, ExecHandle, ExecInput, ExecOutput, ExecRequest, ExitStatus};
+pub use files::FileReader;
+pub use limits::ChannelLimits;
+pub use rhizome_guest::wire::{FailureCode, Ready};
+
+use crate::{DirEntry, FileStat};
+use mux::{Purpose, Shared};
+
+/// Returns the guest agent: a static executable, `/init` of a microVM and its `rhizome` command.
+#[must_use]
+pub fn guest_binary() -> &'static [u8] {
+    include_bytes!(env!("RHIZOME_GUEST_BINARY"))
 }
 
-/// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExitStatus {
-    /// It returned this code.
-    Code(i32),
-    /// A signal killed it.
-    Signal(i32),
-    /// It ran out of time.
-    TimedOut,
+/// A session with the agent of one guest. Clones share it; when the last one is dropped, or
+/// [`Self::close`]d, it ends, and with it every program that was started over it.
+#[derive(Debug, Clone)]
+pub struct GuestChannel {
+    owner: Arc<Owner>,
 }
 
-/// What a running command says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ExecEvent {
-    /// Bytes of standard output.
-    Stdout(Bytes),
-    /// Bytes of standard error.
-    Stderr(Bytes),
-    /// The end.
-    Exit(ExitStatus),
-}
-
-/// A running command.
 #[derive(Debug)]
-pub struct ExecHandle {
-    /// What it says.
-    pub events: mpsc::Receiver<ExecEvent>,
+struct Owner {
+    shared: Arc<Shared>,
+    ready: Ready,
 }
 
-/// A connection of the guest's door.
-#[derive(Debug)]
-pub struct DoorStream(DuplexStream);
-
-impl AsyncRead for DoorStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.shared.close(ChannelError::Closed);
     }
 }
 
-impl AsyncWrite for DoorStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
+/// What a guest says it is. Its own words: true only as far as the guest is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestInfo {
+    /// Version of the agent.
+    pub agent: String,
+    /// Release of the kernel.
+    pub kernel: String,
+    /// Architecture.
+    pub arch: String,
+    /// Model of the processor.
+    pub cpu: String,
+    /// Host name.
+    pub hostname: String,
+    /// Processors.
+    pub cpus: u32,
+    /// Memory in all, in bytes.
+    pub memory_total: u64,
+    /// Memory that can still be had, in bytes.
+    pub memory_available: u64,
+    /// Milliseconds since the kernel's start.
+    pub uptime_ms: u64,
+    /// Programs running for us.
+    pub execs: u32,
 }
 
-/// Why the channel failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ChannelError {
-    /// The other side is gone.
-    #[error("the guest is gone")]
-    Closed,
+impl GuestChannel {
+    /// Connects to the socket of a virtual machine and waits until its agent is ready.
+    ///
+    /// It may be called as soon as something listens there; the greeting is repeated until the
+    /// guest has booted. The receiver yields the connections that programs in the guest open to
+    /// their node; when it is dropped, such connections are refused.
+    ///
+    /// # Errors
+    /// [`ChannelError::Connect`], and those of [`Self::start`].
+    pub async fn connect(
+        path: &Path,
+        limits: ChannelLimits,
+    ) -> Result<(Self, mpsc::Receiver<DoorStream>), ChannelError> {
+        let stream = UnixStream::connect(path)
+            .await
+            .map_err(|source| ChannelError::Connect {
+                path: path.to_owned(),
+                source: Arc::new(source),
+            })?;
+        Self::start(stream, limits).await
+    }
+
+    /// Greets the agent at the other end of `stream` and waits until it is ready.
+    ///
+    /// # Errors
+    /// [`ChannelError::NotReady`] after `limits.hello_deadline`, [`ChannelError::Version`],
+    /// [`ChannelError::Gone`], and whatever else a hostile guest earns.
+    pub async fn start<S>(
+        stream: S,
+        limits: ChannelLimits,
+    ) -> Result<(Self, mpsc::Receiver<DoorStream>), ChannelError>
+    where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let greeted = greeting::greet(&mut reader, &mut writer, limits.hello_deadline).await?;
+        let backlog = limits.max_door_streams.max(1);
+        let (opened_tx, opened) = mpsc::channel(backlog);
+        let (doors_tx, doors) = mpsc::channel(1);
+        let shared = Shared::start(
+            reader,
+            writer,
+            greeted.decoder,
+            greeted.boot,
+            limits,
+            opened_tx,
+        );
+        tokio::spawn(door::accept(opened, doors_tx));
+        Ok((
+            Self {
+                owner: Arc::new(Owner {
+                    shared,
+                    ready: greeted.ready,
+                }),
+            },
+            doors,
+        ))
+    }
+
+    /// Returns what the guest said when it became ready.
+    #[must_use]
+    pub fn ready(&self) -> &Ready {
+        &self.owner.ready
+    }
+
+    /// Runs a program; returns once it runs.
+    ///
+    /// # Errors
+    /// Any [`ExecError`] but [`ExecError::Ended`].
+    pub async fn exec(&self, request: ExecRequest) -> Result<ExecHandle, ExecError> {
+        exec::exec(&self.owner.shared, request).await
+    }
+
+    /// Opens a file to read; links are followed.
+    ///
+    /// # Errors
+    /// Any [`FileError`].
+    pub async fn read_file(&self, path: &str) -> Result<FileReader, FileError> {
+        files::read(&self.owner.shared, path).await
+    }
+
+    /// Writes a file and returns its size. It appears under its name, with `mode`, once it is
+    /// whole; what stood there before stays until then. `parents` makes missing directories.
+    ///
+    /// # Errors
+    /// Any [`FileError`].
+    ///
+    /// # Cancel safety
+    /// A dropped future leaves no file.
+    pub async fn write_file(
+        &self,
+        path: &str,
+        mode: u32,
+        parents: bool,
+        source: impl AsyncRead + Unpin,
+    ) -> Result<u64, FileError> {
+        files::write(&self.owner.shared, path, mode, parents, source).await
+    }
+
+    /// Returns what a path names; links are not followed.
+    ///
+    /// # Errors
+    /// Any [`FileError`].
+    pub async fn stat(&self, path: &str) -> Result<FileStat, FileError> {
+        files::stat(&self.owner.shared, path).await
+    }
+
+    /// Returns the entries of a directory, sorted by name.
+    ///
+    /// # Errors
+    /// Any [`FileError`].
+    pub async fn list(&self, path: &str) -> Result<Vec<DirEntry>, FileError> {
+        files::list(&self.owner.shared, path).await
+    }
+
+    /// Makes a directory; with `parents` also those above it, and an existing one is fine.
+    ///
+    /// # Errors
+    /// Any [`FileError`].
+    pub async fn make_dir(&self, path: &str, mode: u32, parents: bool) -> Result<(), FileError> {
+        files::make_dir(&self.owner.shared, path, mode, parents).await
+    }
+
+    /// Removes a file, a link, or a directory: an empty one, or with `recursive` all in it.
+    ///
+    /// # Errors
+    /// Any [`FileError`].
+    pub async fn remove(&self, path: &str, recursive: bool) -> Result<(), FileError> {
+        files::remove(&self.owner.shared, path, recursive).await
+    }
+
+    /// Pings the agent and returns how long the answer took.
+    ///
+    /// # Errors
+    /// The channel's end.
+    pub async fn ping(&self) -> Result<Duration, ChannelError> {
+        self.owner.shared.ping().await
+    }
+
+    /// Asks the guest what it is.
+    ///
+    /// # Errors
+    /// The channel's end, [`ChannelError::Failed`], [`ChannelError::Busy`].
+    pub async fn info(&self) -> Result<GuestInfo, ChannelError> {
+        let frame = self.ask(Kind::Info, Vec::new()).await?;
+        if frame.kind != Kind::InfoReply {
+            return Err(self.misbehaved("a question has another's answer"));
+        }
+        let info: Info = mux::decode(&frame)?;
+        Ok(GuestInfo {
+            agent: error::printable(&info.agent),
+            kernel: error::printable(&info.kernel),
+            arch: error::printable(&info.arch),
+            cpu: error::printable(&info.cpu),
+            hostname: error::printable(&info.hostname),
+            cpus: info.cpus,
+            memory_total: info.memory_total,
+            memory_available: info.memory_available,
+            uptime_ms: info.uptime_ms,
+            execs: info.execs,
+        })
+    }
+
+    /// Sets the guest's clock.
+    ///
+    /// # Errors
+    /// The channel's end, [`ChannelError::Failed`], [`ChannelError::Busy`].
+    pub async fn set_time(&self, now: SystemTime) -> Result<(), ChannelError> {
+        let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let unix_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        self.tell(Kind::SetTime, SetTime { unix_ns }.to_payload())
+            .await
+    }
+
+    /// Mixes `seed` into the guest's randomness, so that two guests from one snapshot differ.
+    ///
+    /// # Errors
+    /// The channel's end, [`ChannelError::Failed`], [`ChannelError::Busy`].
+    pub async fn reseed(&self, seed: [u8; 32]) -> Result<(), ChannelError> {
+        self.tell(Kind::Reseed, Reseed { seed }.to_payload()).await
+    }
+
+    /// Asks the guest to end: it ends all programs, syncs its disks and powers off. Returns when
+    /// it has begun to; wait for the virtual machine's end.
+    ///
+    /// # Errors
+    /// The channel's end, [`ChannelError::Failed`], [`ChannelError::Busy`].
+    pub async fn shutdown(&self) -> Result<(), ChannelError> {
+        match self.tell(Kind::Shutdown, Vec::new()).await {
+            // It was faster than its answer.
+            Err(ChannelError::Gone) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Waits for the channel's end and returns the reason.
+    pub async fn closed(&self) -> ChannelError {
+        self.owner.shared.closed().await
+    }
+
+    /// Whether the channel has ended.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.owner.shared.is_closed()
+    }
+
+    /// Ends the channel and all that runs on it.
+    pub fn close(&self) {
+        self.owner.shared.close(ChannelError::Closed);
+    }
+
+    async fn ask(
+        &self,
+        kind: Kind,
+        payload: Vec<u8>,
+    ) -> Result<rhizome_guest::wire::Frame, ChannelError> {
+        let mut stream = self.owner.shared.open(Purpose::Ask, kind, payload).await?;
+        let frame = stream.expect().await?;
+        if frame.kind == Kind::Failed {
+            let failure: Failure = mux::decode(&frame)?;
+            return Err(ChannelError::Failed {
+                message: error::printable(&failure.message),
+            });
+        }
+        Ok(frame)
+    }
+
+    async fn tell(&self, kind: Kind, payload: Vec<u8>) -> Result<(), ChannelError> {
+        let frame = self.ask(kind, payload).await?;
+        if frame.kind == Kind::Done {
+            Ok(())
+        } else {
+            Err(self.misbehaved("a request has another's answer"))
+        }
+    }
+
+    fn misbehaved(&self, what: &'static str) -> ChannelError {
+        let error = mux::misbehaved(what);
+        self.owner.shared.close(error.clone());
+        error
+    }
 }

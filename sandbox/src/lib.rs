@@ -23,6 +23,7 @@ mod info;
 mod manager;
 mod progress;
 
+pub use channel::guest_binary;
 pub use config::{Accel, Limits, SandboxConfig};
 pub use error::SandboxError;
 pub use fingerprint::Fingerprint;
