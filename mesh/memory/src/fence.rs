@@ -338,3 +338,6 @@ pub(crate) fn load(saved: &[u8]) -> Result<Automerge, String> {
 fn short(error: &dyn std::fmt::Display) -> String {
     error.to_string().chars().take(200).collect()
 }
+
+#[cfg(test)]
+mod tests;

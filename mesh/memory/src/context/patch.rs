@@ -113,10 +113,10 @@ impl ContextPatch {
             total += text.len();
             at_most(field, text, MAX_ENTRY_TEXT)
         };
-        for goal in &self.goal {
+        if let Some(goal) = &self.goal {
             text("goal", goal)?;
         }
-        for status in &self.status {
+        if let Some(status) = &self.status {
             text("status", status)?;
         }
         for entry in &self.explored {
@@ -141,7 +141,7 @@ impl ContextPatch {
         for entry in &self.artifacts {
             entry.check(&mut text)?;
         }
-        for sandbox in &self.sandbox {
+        if let Some(sandbox) = &self.sandbox {
             sandbox.check(&mut text)?;
         }
         count("explored", self.explored.len(), MAX_PATCH_ENTRIES)?;

@@ -10,22 +10,22 @@ use rhizome_memory::{
     View,
 };
 
-pub const MESH: MeshId = MeshId::from_bytes([0xee; 32]);
+pub(crate) const MESH: MeshId = MeshId::from_bytes([0xee; 32]);
 
-pub fn space(n: u8) -> SpaceId {
+pub(crate) fn space(n: u8) -> SpaceId {
     SpaceId::from_bytes([n; 32])
 }
 
 /// An author, with its chain in each space.
 #[derive(Debug, Clone)]
-pub struct Writer {
-    pub id: AgentId,
-    pub node: NodeId,
+pub(crate) struct Writer {
+    pub(crate) id: AgentId,
+    pub(crate) node: NodeId,
     chains: BTreeMap<SpaceId, (u64, Option<FragmentId>)>,
 }
 
 impl Writer {
-    pub fn new(n: u8) -> Self {
+    pub(crate) fn new(n: u8) -> Self {
         Self {
             id: AgentId::from_bytes([n; 32]),
             node: NodeId::from_bytes([n | 0x80; 32]),
@@ -33,7 +33,7 @@ impl Writer {
         }
     }
 
-    pub fn ctx(&self, space: SpaceId, now: Hlc) -> ComposeContext {
+    pub(crate) fn ctx(&self, space: SpaceId, now: Hlc) -> ComposeContext {
         ComposeContext {
             author: self.id,
             node: self.node,
@@ -43,12 +43,12 @@ impl Writer {
     }
 
     /// Puts a composed change under a header, as if signed.
-    pub fn sign(&mut self, space: SpaceId, now: Hlc, composed: &Composed) -> Opened {
+    pub(crate) fn sign(&mut self, space: SpaceId, now: Hlc, composed: &Composed) -> Opened {
         self.sign_change(space, now, composed, composed.change.clone())
     }
 
     /// The same with another change than the composed one.
-    pub fn sign_change(
+    pub(crate) fn sign_change(
         &mut self,
         space: SpaceId,
         now: Hlc,
@@ -88,19 +88,19 @@ impl Writer {
 
 /// A view on a node of its own.
 #[derive(Debug)]
-pub struct Node {
-    pub view: View,
-    pub arrival: u64,
+pub(crate) struct Node {
+    pub(crate) view: View,
+    pub(crate) arrival: u64,
 }
 
 impl Node {
-    pub fn open(dir: &Path) -> Self {
+    pub(crate) fn open(dir: &Path) -> Self {
         let view = View::open(dir).unwrap();
         let arrival = view.watermark();
         Self { view, arrival }
     }
 
-    pub fn publish(
+    pub(crate) fn publish(
         &mut self,
         writer: &mut Writer,
         space: SpaceId,
@@ -112,7 +112,7 @@ impl Node {
         self.finish(writer, space, now, &composed)
     }
 
-    pub fn checkpoint(
+    pub(crate) fn checkpoint(
         &mut self,
         writer: &mut Writer,
         space: SpaceId,
@@ -141,25 +141,28 @@ impl Node {
         opened
     }
 
-    pub fn take(&mut self, batch: impl IntoIterator<Item = Opened>) -> Vec<(FragmentId, Applied)> {
+    pub(crate) fn take(
+        &mut self,
+        batch: impl IntoIterator<Item = Opened>,
+    ) -> Vec<(FragmentId, Applied)> {
         let batch: Vec<Opened> = batch.into_iter().collect();
         self.arrival += batch.len() as u64;
         self.view.apply(self.arrival, batch)
     }
 
     /// Applies one fragment and says what became of it.
-    pub fn verdict(&mut self, opened: Opened) -> Applied {
+    pub(crate) fn verdict(&mut self, opened: Opened) -> Applied {
         let id = opened.id;
         let verdicts = self.take([opened]);
         verdicts.into_iter().find(|(of, _)| *of == id).unwrap().1
     }
 }
 
-pub fn draft(title: &str) -> Draft {
+pub(crate) fn draft(title: &str) -> Draft {
     Draft::new(Kind::Fact, title, "")
 }
 
-pub fn keyed(key: &str, title: &str) -> Draft {
+pub(crate) fn keyed(key: &str, title: &str) -> Draft {
     Draft {
         key: Some(key.to_owned()),
         ..draft(title)
