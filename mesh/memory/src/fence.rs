@@ -302,6 +302,8 @@ pub(crate) fn apply(
     heads: &[ChangeHash],
 ) -> Result<(Automerge, Vec<u8>), Reason> {
     fenced(|| {
+        #[cfg(test)]
+        trip::trip(changes);
         let mut scratch = document.clone();
         scratch
             .apply_changes(changes.iter().cloned())
@@ -338,6 +340,9 @@ pub(crate) fn load(saved: &[u8]) -> Result<Automerge, String> {
 fn short(error: &dyn std::fmt::Display) -> String {
     error.to_string().chars().take(200).collect()
 }
+
+#[cfg(test)]
+pub(crate) mod trip;
 
 #[cfg(test)]
 mod tests;

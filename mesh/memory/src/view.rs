@@ -459,3 +459,6 @@ fn open_search(dir: &Path, tables: &tables::ReadTables) -> Result<(Search, u64),
     search.commit().map_err(index)?;
     Ok((search, generation))
 }
+
+#[cfg(test)]
+mod tests;

@@ -47,8 +47,17 @@ impl View {
                 }
                 for (key, items) in documents {
                     for settled in self.apply_document(&mut tables, key, items, &mut fresh)? {
+                        let (id, verdict) = settled;
+                        let is_final = !matches!(
+                            verdict,
+                            Applied::Waiting(_) | Applied::Quarantined(Reason::Crowded)
+                        );
+                        results.insert(id, verdict);
+                        if !is_final {
+                            continue;
+                        }
                         // What waited for this one may go on now, or never will.
-                        for waiter in self.waiting.woken_by(&settled.0) {
+                        for waiter in self.waiting.woken_by(&id) {
                             if let Some(row) = tables.waiting.get(&waiter.as_bytes()[..])? {
                                 let opened = decode_waiting(waiter, row.value());
                                 queue.push_back(
@@ -56,7 +65,6 @@ impl View {
                                 );
                             }
                         }
-                        results.insert(settled.0, settled.1);
                     }
                 }
             }

@@ -1,0 +1,178 @@
+//! What recall costs: `cargo bench -p rhizome-memory --bench recall [-- <memories>]`.
+//!
+//! Prints the time of a publish through the view (compose, fence, database, fresh index) until it
+//! can be recalled, and of a recall among many memories, before and after they are in tantivy.
+
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use rhizome_identity::{AgentId, Hash, MeshId, NodeId, SpaceId};
+use rhizome_memory::{
+    Applied, ComposeContext, Draft, FragmentId, Header, Hlc, Kind, Opened, RecallQuery, View,
+};
+
+const SPACE: SpaceId = SpaceId::from_bytes([1; 32]);
+const WORDS: [&str; 24] = [
+    "connection",
+    "timeout",
+    "parser",
+    "cache",
+    "socket",
+    "retry",
+    "certificate",
+    "clock",
+    "migration",
+    "index",
+    "queue",
+    "deadlock",
+    "memory",
+    "kernel",
+    "sandbox",
+    "snapshot",
+    "token",
+    "header",
+    "部署",
+    "设备",
+    "しりとり",
+    "게임을",
+    "builder",
+    "linker",
+];
+
+fn main() {
+    // `cargo bench` passes `--bench`; the first number is ours.
+    let count = std::env::args()
+        .skip(1)
+        .find_map(|argument| argument.parse().ok())
+        .unwrap_or(10_000_u64);
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mut view = View::open(dir.path()).expect("a view");
+
+    let mut publish = Vec::new();
+    for n in 1..=count {
+        let start = Instant::now();
+        let found = publish_one(&mut view, n);
+        publish.push(start.elapsed());
+        assert_eq!(found, Applied::Applied);
+    }
+    report("publish, compose to recallable", &mut publish);
+
+    let mut found_at_once = Vec::new();
+    for n in count + 1..=count + 100 {
+        let start = Instant::now();
+        publish_one(&mut view, n);
+        let hits = view
+            .recall(&query(&format!("unique{n}")))
+            .expect("a recall");
+        found_at_once.push(start.elapsed());
+        assert_eq!(hits.len(), 1, "a publish is recallable at once");
+    }
+    report("publish and recall it", &mut found_at_once);
+
+    let mut recall = Vec::new();
+    measure(&view, &mut recall);
+    report("recall, some still fresh", &mut recall);
+    view.flush().expect("a flush");
+    recall.clear();
+    measure(&view, &mut recall);
+    report("recall, all in tantivy", &mut recall);
+}
+
+fn measure(view: &View, times: &mut Vec<Duration>) {
+    for n in 0..300 {
+        let words = [word(n), word(n / 5 + 3), word(n * 7 + 1)].join(" ");
+        let start = Instant::now();
+        black_box(view.recall(&query(&words)).expect("a recall"));
+        times.push(start.elapsed());
+    }
+}
+
+fn query(text: &str) -> RecallQuery {
+    RecallQuery {
+        text: text.to_owned(),
+        spaces: vec![SPACE],
+        kinds: Vec::new(),
+        task: None,
+        limit: 10,
+    }
+}
+
+fn word(n: u64) -> &'static str {
+    // A multiplicative hash: spread, and the same on every run.
+    let spread = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    WORDS[usize::try_from(spread).expect("32 bits") % WORDS.len()]
+}
+
+fn publish_one(view: &mut View, n: u64) -> Applied {
+    let (author, node) = (AgentId::from_bytes([2; 32]), NodeId::from_bytes([3; 32]));
+    let now = Hlc::from_ms(n);
+    let text: Vec<&str> = (0..40).map(|at| word(n * 41 + at)).collect();
+    let draft = Draft {
+        task: Some(format!("task {}", n % 50)),
+        ..Draft::new(
+            Kind::Fact,
+            format!("{} {} unique{n}", word(n), word(n + 1)),
+            text.join(" "),
+        )
+    };
+    let composed = view
+        .compose(
+            ComposeContext {
+                author,
+                node,
+                now,
+                space: SPACE,
+            },
+            &draft,
+        )
+        .expect("a change");
+    let header = Header {
+        version: 1,
+        mesh: MeshId::from_bytes([0; 32]),
+        space: SPACE,
+        author,
+        node,
+        seq: n - 1,
+        prev: None,
+        auth_heads: Vec::new(),
+        deps: composed.deps.clone(),
+        hlc: now,
+        kind: composed.kind,
+        doc: composed.doc,
+        fingerprint: Hash::of(b""),
+        epoch: 0,
+        nonce: [0; 24],
+        body_hash: Hash::of(&composed.change),
+        body_len: u32::try_from(composed.change.len()).expect("a small change"),
+    };
+    let id = FragmentId::from(Hash::of(&header.to_bytes()));
+    view.reserve(&SPACE, &composed, id);
+    let verdicts = view.apply(
+        n,
+        vec![Opened {
+            id,
+            header,
+            change: Bytes::from(composed.change),
+        }],
+    );
+    verdicts.into_iter().next().expect("a verdict").1
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "a benchmark reports on standard output"
+)]
+fn report(what: &str, times: &mut [Duration]) {
+    times.sort_unstable();
+    let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
+    println!(
+        "{what:32} n={:6}  p50 {:>9.1?}  p99 {:>9.1?}  max {:>9.1?}",
+        times.len(),
+        at(50),
+        at(99),
+        at(100)
+    );
+}
