@@ -2,36 +2,24 @@
 //!
 //! Each member signs its own entry ([`NodeInfo`]); the newest wins, whoever passes it on. Entries
 //! travel in the sync session, so a node knows how to reach a member that it was never introduced
-//! to, also after the introducer has died. [`AddressBook`] decides when to dial.
+//! to, also after the introducer has died. [`AddressBook`](crate::proto::address_book::AddressBook) decides when to dial.
 
 mod file;
+mod task;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use bytes::Bytes;
 use rhizome_identity::{NodeId, NodeInfo, NodeKey};
-use tokio::{sync::mpsc, task::JoinSet, time::Instant};
-use tokio_util::sync::CancellationToken;
-use tracing::{debug, trace, warn};
+use tokio::{sync::mpsc, time::Instant};
+use tracing::trace;
 
-use crate::{
-    net::{
-        MeshConfig, StartError,
-        blobs::Blobs,
-        endpoint::Net,
-        gossip::Gossip,
-        now_ms,
-        peers::Peers,
-        sync::{Sync, encode_infos, kind},
-    },
-    proto::address_book::{AddressBook, Input, Output},
-};
+use crate::net::{MeshConfig, StartError, endpoint::Net, now_ms, peers::Peers};
 
 use self::file::Saved;
 
@@ -41,12 +29,6 @@ const FILE: &str = "peers.book";
 const QUEUE: usize = 256;
 /// Entries of nodes that are no members yet: their Grant may be on its way.
 const MAX_STRANGERS: usize = 64;
-/// How soon changes are written; the file only saves a detour after a restart.
-const SAVE_AFTER: Duration = Duration::from_secs(1);
-/// How often our own addresses are looked at.
-const OWN_CHECK_EVERY: Duration = Duration::from_secs(5);
-/// Dials that run at the same time.
-const MAX_DIALS: usize = 32;
 /// The most addresses of one entry.
 const MAX_ADDRS: usize = 16;
 

@@ -40,6 +40,8 @@ use crate::{
     proto::replication::{Config, Holdings, Input, Output, Replication},
 };
 
+pub(crate) use session::{decode_infos, encode_infos};
+
 /// Inputs that wait for the core; a session that finds it full stops reading its stream.
 const INBOX: usize = 256;
 /// Inputs that one turn of the core takes.
@@ -447,6 +449,16 @@ impl Holdings for Held {
     fn items(&self, lane: Lane, ids: &[Hash], max_bytes: usize) -> Vec<Bytes> {
         self.0.wires(lane, ids, max_bytes)
     }
+}
+
+/// Returns every item of `lane`, in the order of their ids; blocks on the disk.
+pub(crate) fn all_items(replica: &Replica, lane: Lane) -> Vec<Bytes> {
+    let ids: Vec<Hash> = {
+        let set = replica.id_set(lane);
+        let set = set.read().unwrap_or_else(PoisonError::into_inner);
+        set.iter().copied().collect()
+    };
+    replica.wires(lane, &ids, usize::MAX)
 }
 
 fn next_session(shared: &Shared) -> u64 {
