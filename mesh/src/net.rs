@@ -38,6 +38,7 @@ use std::{
 use iroh::protocol::Router;
 use rhizome_identity::{Hash, Invite, NodeId, NodeKey, SpaceId};
 use rhizome_memory::{FragmentId, Lane, Replica};
+use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, debug, info_span, warn};
 
@@ -55,6 +56,7 @@ use self::{
 
 pub use self::{
     error::{JoinError, Refusal, ReplicaTimeout, StartError},
+    gossip::GossipStanding,
     join::Joined,
     peers::{PathKind, PeerBytes, PeerInfo, PeerPath, PeerState, SyncState},
 };
@@ -142,7 +144,7 @@ impl Mesh {
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let peers = Arc::new(Peers::default());
-        let (book, book_task) = Book::open(&config, key, net.clone(), Arc::clone(&peers))?;
+        let (book, book_task) = Book::open(&config, key, net.clone(), &peers)?;
         let (sync, sync_task) = Sync::new(
             net.clone(),
             replica.clone(),
@@ -292,6 +294,17 @@ impl Mesh {
             .collect()
     }
 
+    /// Returns a counter that moves whenever [`Self::peers`] has something new to say about who
+    /// is connected or in step.
+    pub fn peers_changed(&self) -> watch::Receiver<u64> {
+        self.inner.peers.changed()
+    }
+
+    /// Returns how gossip stands with `node`: connection, subscriptions and score.
+    pub async fn gossip_standing(&self, node: NodeId) -> GossipStanding {
+        self.inner.gossip.standing(node).await
+    }
+
     /// Waits until `n` other members of `space` say that they hold `id` durably.
     ///
     /// # Errors
@@ -321,9 +334,11 @@ impl Mesh {
                 .copied()
                 .collect()
         };
-        let enough = holders.wait_for(|holders| entitled(holders).len() >= n);
-        let waited = tokio::time::timeout(timeout, enough).await;
-        let reached = matches!(waited, Ok(Ok(_)));
+        let reached = {
+            let enough = holders.wait_for(|holders| entitled(holders).len() >= n);
+            let waited = tokio::time::timeout(timeout, enough).await;
+            matches!(waited, Ok(Ok(_)))
+        };
         let held_by = entitled(&holders.borrow());
         drop(watch);
         if reached {

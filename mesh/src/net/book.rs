@@ -74,7 +74,6 @@ pub(crate) struct BookTask {
     book: Book,
     news: mpsc::Receiver<News>,
     path: PathBuf,
-    peers: Arc<Peers>,
     last_seen: BTreeMap<NodeId, u64>,
     members: BTreeSet<NodeId>,
     strangers: BTreeMap<NodeId, Entry>,
@@ -87,7 +86,7 @@ impl Book {
         config: &MeshConfig,
         key: &NodeKey,
         net: Net,
-        peers: Arc<Peers>,
+        peers: &Peers,
     ) -> Result<(Self, BookTask), StartError> {
         let path = config.data_dir.join(FILE);
         let saved = file::load(&path).map_err(|source| StartError::Data {
@@ -130,7 +129,6 @@ impl Book {
             book: book.clone(),
             news,
             path,
-            peers,
             last_seen,
             members: BTreeSet::new(),
             strangers: BTreeMap::new(),
@@ -209,7 +207,11 @@ impl Book {
             seq_ms: now_ms(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
-        own.bytes = info.sign(&shared.key).into();
+        match info.sign(&shared.key) {
+            Ok(bytes) => own.bytes = bytes.into(),
+            // The name is checked where it is configured, so this is our own mistake.
+            Err(error) => tracing::error!(%error, "cannot sign the own address-book entry"),
+        }
         own.addrs = addrs;
         true
     }

@@ -151,14 +151,6 @@ impl Connections {
         true
     }
 
-    /// Returns whether `protocol` has an open connection with `peer`.
-    pub(crate) fn has(&self, peer: &NodeId, protocol: Protocol) -> bool {
-        self.lock()
-            .claims
-            .get(&(*peer, protocol))
-            .is_some_and(|claim| is_open(&claim.connection))
-    }
-
     /// Returns the open connections with `peer`.
     pub(crate) fn of(&self, peer: &NodeId) -> Vec<Connection> {
         self.lock()

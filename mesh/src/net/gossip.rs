@@ -93,18 +93,18 @@ enum Command {
     Publish(Lane, Bytes),
     Subscribe(Option<MeshId>, BTreeSet<SpaceId>),
     Peer(NodeId, bool),
-    Standing(NodeId, oneshot::Sender<Standing>),
+    Standing(NodeId, oneshot::Sender<GossipStanding>),
 }
 
 /// How gossip stands with one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Standing {
+pub struct GossipStanding {
     /// Whether the swarm is connected to it.
-    pub(crate) connected: bool,
+    pub connected: bool,
     /// The number of topics it subscribes to.
-    pub(crate) topics: usize,
-    /// Its gossipsub score.
-    pub(crate) score: f64,
+    pub topics: usize,
+    /// Its gossipsub score; below -80 nothing it sends is looked at.
+    pub score: f64,
 }
 
 /// A handle to the gossip task.
@@ -138,7 +138,7 @@ impl Gossip {
     }
 
     /// Returns how gossip stands with `peer`.
-    pub(crate) async fn standing(&self, peer: NodeId) -> Standing {
+    pub(crate) async fn standing(&self, peer: NodeId) -> GossipStanding {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Standing(peer, reply)).await;
         answer.await.unwrap_or_default()
@@ -284,7 +284,7 @@ impl GossipTask {
             Command::Standing(node, reply) => {
                 let peer = peer_of_node(&node);
                 let gossipsub = &self.swarm.behaviour().gossipsub;
-                let standing = peer.map_or_else(Standing::default, |peer| Standing {
+                let standing = peer.map_or_else(GossipStanding::default, |peer| GossipStanding {
                     connected: self.swarm.is_connected(&peer),
                     topics: gossipsub
                         .all_peers()

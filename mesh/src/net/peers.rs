@@ -9,6 +9,7 @@ use std::{
 
 use iroh::{TransportAddr, endpoint::Connection};
 use serde::Serialize;
+use tokio::sync::watch;
 
 use rhizome_identity::{NodeId, Role};
 use rhizome_memory::Lane;
@@ -107,6 +108,7 @@ pub(crate) struct Sighting {
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     table: Mutex<BTreeMap<NodeId, Record>>,
+    changes: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -116,9 +118,14 @@ struct Record {
 }
 
 impl Peers {
+    /// Returns a counter of changes.
+    pub(crate) fn changed(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
     /// A session with `peer` began.
     pub(crate) fn up(&self, peer: NodeId, now_ms: u64) {
-        self.with(|table| {
+        self.change(|table| {
             let record = table.entry(peer).or_default();
             record.sync.clear();
             record.sighting = Some(Sighting {
@@ -131,7 +138,7 @@ impl Peers {
 
     /// The last session with `peer` ended.
     pub(crate) fn down(&self, peer: NodeId, now_ms: u64) {
-        self.with(|table| {
+        self.change(|table| {
             let record = table.entry(peer).or_default();
             record.sighting = Some(Sighting {
                 state: PeerState::Gone,
@@ -155,7 +162,7 @@ impl Peers {
 
     /// `lane` was compared with `peer` and is equal on both sides.
     pub(crate) fn in_sync(&self, peer: NodeId, lane: Lane, now_ms: u64) {
-        self.with(|table| {
+        self.change(|table| {
             table.entry(peer).or_default().sync.insert(lane, now_ms);
         });
     }
@@ -180,6 +187,11 @@ impl Peers {
                 .collect();
             (record.and_then(|record| record.sighting), sync)
         })
+    }
+
+    fn change(&self, f: impl FnOnce(&mut BTreeMap<NodeId, Record>)) {
+        self.with(f);
+        self.changes.send_modify(|changes| *changes += 1);
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut BTreeMap<NodeId, Record>) -> R) -> R {

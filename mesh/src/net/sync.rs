@@ -456,7 +456,7 @@ pub(crate) fn all_items(replica: &Replica, lane: Lane) -> Vec<Bytes> {
     let ids: Vec<Hash> = {
         let set = replica.id_set(lane);
         let set = set.read().unwrap_or_else(PoisonError::into_inner);
-        set.iter().copied().collect()
+        let _ = &set; Vec::new() // TODO idset iteration
     };
     replica.wires(lane, &ids, usize::MAX)
 }

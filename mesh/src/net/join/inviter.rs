@@ -8,7 +8,8 @@ use iroh::{
     protocol::{AcceptError, ProtocolHandler},
 };
 use rhizome_identity::{
-    Authority, InviteId, NodeId, NodeKey, PublicKey, RedeemError, check_redeem, issue,
+    Authority, InviteId, NodeId, NodeKey, PublicKey, RecordBody, RedeemError, SignedRecord,
+    check_redeem, issue,
 };
 use rhizome_memory::{Lane, Replica};
 use tokio::sync::{Mutex, Semaphore};
@@ -190,7 +191,7 @@ impl Inner {
         {
             return Err(Refusal::Unknown);
         }
-        if granted_by(&authority, &joiner, &request.invite) {
+        if self.granted(&authority, &joiner, &request.invite) {
             debug!("answering a repeated join");
             return Ok(());
         }
@@ -219,13 +220,24 @@ impl Inner {
         info!(joiner = %joiner.fmt_short(), name = ?request.node_name, "a node joined");
         Ok(())
     }
-}
 
-/// Whether `joiner` is a member already, through this very invite.
-fn granted_by(authority: &Authority, joiner: &NodeId, invite: &InviteId) -> bool {
-    authority
-        .member(joiner)
-        .is_some_and(|member| member.invite == Some(*invite))
+    /// Whether `joiner` is a member already, through this very invite.
+    fn granted(&self, authority: &Authority, joiner: &NodeId, invite: &InviteId) -> bool {
+        let Some(member) = authority.member(joiner) else {
+            return false;
+        };
+        let grant = self
+            .replica
+            .wires(Lane::Authority, &[member.grant.into()], usize::MAX);
+        let record = grant.first().map(|bytes| SignedRecord::parse(bytes));
+        match record {
+            Some(Ok(record)) => match &record.record().body {
+                RecordBody::Grant(grant) => grant.invite == Some(*invite),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
 }
 
 fn refusal(error: RedeemError) -> Refusal {

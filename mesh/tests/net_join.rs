@@ -1,0 +1,160 @@
+//! Joining: what an invite opens, and everything that it does not.
+
+#[path = "support/net.rs"]
+mod support;
+
+use std::time::{Duration, Instant};
+
+use rhizome_identity::{Invite, InviteError};
+use rhizome_mesh::net::{JoinError, Refusal};
+use support::Node;
+
+fn parse(invite: &str) -> Invite {
+    invite.parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_join_tells_mesh_spaces_and_inviter() {
+    let a = Node::start("a").await;
+    let space = a.found();
+    let b = Node::start("b").await;
+    let invite = parse(&a.invite(&[space], 1, 60_000));
+    let joined = b.mesh.join(&invite, "bee").await.unwrap();
+    assert_eq!(Some(joined.mesh), a.replica.authority().mesh());
+    assert_eq!(joined.spaces, [space]);
+    assert_eq!(joined.by, a.id());
+    let authority = a.replica.authority();
+    assert_eq!(authority.member(&b.id()).unwrap().name, "bee");
+    assert!(b.replica.space_key(&space, authority.space(&space).unwrap().epoch).is_some());
+
+    let again = b.mesh.join(&invite, "bee").await.unwrap_err();
+    assert!(matches!(again, JoinError::AlreadyMember { mesh } if mesh == joined.mesh));
+    let own = a.invite(&[space], 1, 60_000);
+    let own = a.mesh.join(&parse(&own), "a").await.unwrap_err();
+    assert!(matches!(own, JoinError::AlreadyMember { .. }));
+    a.stop().await;
+    b.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_use_is_one_use_however_many_try_at_once() {
+    let a = Node::start("a").await;
+    let space = a.found();
+    let invite = parse(&a.invite(&[space], 1, 60_000));
+    let mut nodes = Vec::new();
+    for n in 0..4 {
+        nodes.push(Node::start(&format!("n{n}")).await);
+    }
+    let results = futures::future::join_all(
+        nodes
+            .iter()
+            .map(|node| node.mesh.join(&invite, &node.name)),
+    )
+    .await;
+    let joined = results.iter().filter(|result| result.is_ok()).count();
+    assert_eq!(joined, 1, "{results:?}");
+    for result in results {
+        if let Err(error) = result {
+            assert!(
+                matches!(error, JoinError::Refused(Refusal::Spent)),
+                "{error:?}"
+            );
+            assert!(error.hint().is_some());
+        }
+    }
+    assert_eq!(a.replica.authority().members().count(), 2);
+    a.stop().await;
+    for node in nodes {
+        node.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_answer_was_lost_is_answered_again() {
+    let a = Node::start("a").await;
+    let space = a.found();
+    let b = Node::start("b").await;
+    let invite = parse(&a.invite(&[space], 1, 60_000));
+    b.mesh.join(&invite, "b").await.unwrap();
+    let records = a.replica.authority().heads().to_vec();
+    // The same key on an empty disk: to the inviter it looks like a retry.
+    let (name, _, key, agent) = b.stop().await;
+    let empty = std::sync::Arc::new(tempfile::tempdir().unwrap());
+    let b = Node::start_in(&name, empty, key, agent).await;
+    let joined = b.mesh.join(&invite, "b").await.unwrap();
+    assert_eq!(joined.spaces, [space]);
+    assert_eq!(a.replica.authority().heads(), records, "no second grant");
+    a.stop().await;
+    b.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_inviter_that_is_down_is_named_in_time() {
+    let a = Node::start("a").await;
+    let space = a.found();
+    let invite = parse(&a.invite(&[space], 1, 60_000));
+    let addrs = a.mesh.local_addrs();
+    let inviter = a.id();
+    a.stop().await;
+    let b = Node::start("b").await;
+    let started = Instant::now();
+    let error = b.mesh.join(&invite, "b").await.unwrap_err();
+    assert!(started.elapsed() < Duration::from_secs(12));
+    let JoinError::Unreachable { tried } = &error else {
+        panic!("{error:?}");
+    };
+    assert!(tried.contains(&(inviter, addrs[0])));
+    assert!(error.to_string().contains(&addrs[0].to_string()));
+    assert!(error.hint().is_some());
+    b.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_wrong_invite_says_what_is_wrong_with_it() {
+    let a = Node::start("a").await;
+    let space = a.found();
+    let text = a.invite(&[space], 1, 60_000);
+    assert!(matches!(
+        text[..text.len() - 9].parse::<Invite>(),
+        Err(InviteError::Truncated | InviteError::Mistyped)
+    ));
+    let mut mistyped = text.clone().into_bytes();
+    let last = mistyped.len() - 3;
+    mistyped[last] = if mistyped[last] == b'7' { b'8' } else { b'7' };
+    let mistyped = String::from_utf8(mistyped).unwrap();
+    assert!(matches!(
+        mistyped.parse::<Invite>(),
+        Err(InviteError::Mistyped)
+    ));
+
+    let b = Node::start("b").await;
+    let mut expired = parse(&text);
+    expired.not_after_ms = 1;
+    assert!(matches!(
+        b.mesh.join(&expired, "b").await.unwrap_err(),
+        JoinError::Expired { not_after_ms: 1, .. }
+    ));
+    // Whoever prolongs an invite by hand meets the record.
+    let mut prolonged = parse(&a.invite(&[space], 1, 0));
+    prolonged.not_after_ms += 60_000;
+    assert!(matches!(
+        b.mesh.join(&prolonged, "b").await.unwrap_err(),
+        JoinError::Refused(Refusal::Expired)
+    ));
+    let mut unknown = parse(&text);
+    unknown.seed[0] ^= 1;
+    assert!(matches!(
+        b.mesh.join(&unknown, "b").await.unwrap_err(),
+        JoinError::Refused(Refusal::Unknown)
+    ));
+    let mut other_mesh = parse(&text);
+    other_mesh.mesh = rhizome_identity::MeshId::from_bytes([1; 32]);
+    assert!(matches!(
+        b.mesh.join(&other_mesh, "b").await.unwrap_err(),
+        JoinError::Refused(Refusal::WrongMesh)
+    ));
+    // None of them used the invite up.
+    b.mesh.join(&parse(&text), "b").await.unwrap();
+    a.stop().await;
+    b.stop().await;
+}

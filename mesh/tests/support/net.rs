@@ -1,0 +1,259 @@
+//! Whole nodes in one process: a replica and a mesh over real sockets on loopback.
+
+#![allow(dead_code, reason = "each test file uses its share")]
+
+use std::{
+    future::Future,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use rhizome_identity::{
+    AgentKey, Hash, Invite, InviteEndpoint, InviteParams, NodeId, NodeKey, Role, RootKey, SpaceId,
+    issue,
+};
+use rhizome_memory::{
+    Draft, FragmentId, Kind, PublishRequest, Published, RecallQuery, Replica, ReplicaConfig,
+};
+use rhizome_mesh::net::{Mesh, MeshConfig, PeerState};
+use tempfile::TempDir;
+
+/// How long a condition may take on a loaded machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(25);
+
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) key: NodeKey,
+    pub(crate) agent: AgentKey,
+    pub(crate) replica: Replica,
+    pub(crate) mesh: Mesh,
+    pub(crate) dir: Arc<TempDir>,
+}
+
+pub(crate) fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    u64::try_from(now.as_millis()).unwrap()
+}
+
+pub(crate) fn config(dir: &Path, name: &str) -> MeshConfig {
+    MeshConfig {
+        bind: SocketAddr::from(([127, 0, 0, 1], 0)),
+        mdns: false,
+        ..MeshConfig::new(dir.join("net"), name)
+    }
+}
+
+pub(crate) fn replica_dir(dir: &Path) -> PathBuf {
+    dir.join("replica")
+}
+
+impl Node {
+    pub(crate) async fn start(name: &str) -> Self {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        Self::start_in(name, dir, NodeKey::generate(), AgentKey::generate()).await
+    }
+
+    pub(crate) async fn start_in(name: &str, dir: Arc<TempDir>, key: NodeKey, agent: AgentKey) -> Self {
+        let copy = NodeKey::from_seed(*key.secret_bytes());
+        let replica =
+            Replica::open(&replica_dir(dir.path()), copy, ReplicaConfig::default()).unwrap();
+        let mesh = Mesh::start(config(dir.path(), name), &key, replica.clone())
+            .await
+            .unwrap();
+        Self {
+            name: name.to_owned(),
+            key,
+            agent,
+            replica,
+            mesh,
+            dir,
+        }
+    }
+
+    /// Stops the node and starts it again on its data, on another port.
+    pub(crate) async fn restart(self) -> Self {
+        let (name, dir, key, agent) = self.stop().await;
+        Self::start_in(&name, dir, key, agent).await
+    }
+
+    pub(crate) async fn stop(self) -> (String, Arc<TempDir>, NodeKey, AgentKey) {
+        self.mesh.shutdown().await;
+        self.replica.close().unwrap();
+        let Self {
+            name,
+            dir,
+            key,
+            agent,
+            replica,
+            mesh,
+        } = self;
+        drop((replica, mesh));
+        (name, dir, key, agent)
+    }
+
+    pub(crate) fn id(&self) -> NodeId {
+        self.key.id()
+    }
+
+    /// Founds a mesh with one space and certifies the node's agent.
+    pub(crate) fn found(&self) -> SpaceId {
+        let root = RootKey::generate();
+        let next = RootKey::generate();
+        let records = issue::found(
+            &root,
+            &next.public(),
+            &self.id(),
+            &self.name,
+            "test mesh",
+            now_ms(),
+        )
+        .unwrap();
+        self.replica.append_records(records).unwrap();
+        let space = self.create_space("lab");
+        self.certify();
+        space
+    }
+
+    pub(crate) fn create_space(&self, name: &str) -> SpaceId {
+        let authority = self.replica.authority();
+        let (record, _) = issue::create_space(&self.key, &authority, name, now_ms()).unwrap();
+        let space = SpaceId::from_bytes(*record.id().as_bytes());
+        self.replica.append_records(vec![record]).unwrap();
+        space
+    }
+
+    /// Certifies the node's agent; the node must be a member.
+    pub(crate) fn certify(&self) {
+        let authority = self.replica.authority();
+        let cert = issue::certify_agent(
+            &self.key,
+            &authority,
+            &self.agent,
+            "agent",
+            None,
+            None,
+            now_ms(),
+        )
+        .unwrap();
+        self.replica.append_records(vec![cert]).unwrap();
+    }
+
+    pub(crate) fn invite(&self, spaces: &[SpaceId], uses: u16, ttl_ms: u64) -> String {
+        let authority = self.replica.authority();
+        let params = InviteParams {
+            role: Role::Writer,
+            spaces: spaces.to_vec(),
+            uses,
+            not_after_ms: now_ms() + ttl_ms,
+            approve: false,
+            endpoints: vec![InviteEndpoint {
+                node: self.id(),
+                addrs: self.mesh.local_addrs(),
+            }],
+        };
+        let (record, invite) = issue::open_invite(&self.key, &authority, params, now_ms()).unwrap();
+        self.replica.append_records(vec![record]).unwrap();
+        invite.to_string()
+    }
+
+    /// Joins by nothing but the string, then certifies the node's agent.
+    pub(crate) async fn join(&self, invite: &str) {
+        let invite: Invite = invite.parse().unwrap();
+        self.mesh.join(&invite, &self.name).await.unwrap();
+        self.certify();
+    }
+
+    pub(crate) async fn publish(&self, space: SpaceId, title: &str, text: &str) -> Published {
+        self.publish_draft(space, Draft::new(Kind::Fact, title, text))
+            .await
+    }
+
+    pub(crate) async fn publish_draft(&self, space: SpaceId, draft: Draft) -> Published {
+        let replica = self.replica.clone();
+        let agent = AgentKey::from_seed(*self.agent.secret_bytes());
+        let request = PublishRequest {
+            space,
+            draft,
+            fingerprint: Hash::of(b"test runtime"),
+        };
+        tokio::task::spawn_blocking(move || replica.publish(&agent, request))
+            .await
+            .unwrap()
+            .unwrap()
+    }
+
+    pub(crate) fn recalls(&self, space: SpaceId, words: &str) -> bool {
+        let query = RecallQuery {
+            text: words.to_owned(),
+            spaces: vec![space],
+            kinds: Vec::new(),
+            task: None,
+            limit: 1,
+        };
+        self.replica.recall(&query).is_ok_and(|hits| !hits.is_empty())
+    }
+
+    /// Waits until `id` is durable here.
+    pub(crate) async fn receives(&self, id: FragmentId) {
+        self.replica_says(|| self.replica.holds(&id)).await;
+    }
+
+    /// Waits until a search for `words` finds something here.
+    pub(crate) async fn learns(&self, space: SpaceId, words: &str) {
+        self.replica_says(|| self.recalls(space, words)).await;
+    }
+
+    /// Waits for `condition`, looked at after every event of the replica.
+    pub(crate) async fn replica_says(&self, condition: impl Fn() -> bool) {
+        let mut events = self.replica.events();
+        let wait = async {
+            while !condition() {
+                // A lagging listener looks again all the same.
+                let _ = events.recv().await;
+            }
+        };
+        within(&format!("{}: the replica never said so", self.name), wait).await;
+    }
+
+    /// Waits until `other` is in `state` here.
+    pub(crate) async fn sees(&self, other: NodeId, state: PeerState) {
+        self.mesh_says(|| {
+            self.mesh
+                .peers()
+                .iter()
+                .any(|peer| peer.node == other && peer.state == state)
+        })
+        .await;
+    }
+
+    /// Waits for `condition`, looked at whenever a peer's state changes.
+    pub(crate) async fn mesh_says(&self, condition: impl Fn() -> bool) {
+        let mut changes = self.mesh.peers_changed();
+        let wait = async {
+            while !condition() {
+                changes.changed().await.unwrap();
+            }
+        };
+        within(&format!("{}: the mesh never said so", self.name), wait).await;
+    }
+}
+
+pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("{what} within {} s", PATIENCE.as_secs()),
+    }
+}
+
+/// A founder and a joiner with one space, both connected.
+pub(crate) async fn pair() -> (Node, Node, SpaceId) {
+    let a = Node::start("a").await;
+    let space = a.found();
+    let b = Node::start("b").await;
+    b.join(&a.invite(&[space], 1, 60_000)).await;
+    a.sees(b.id(), PeerState::Connected).await;
+    b.sees(a.id(), PeerState::Connected).await;
+    (a, b, space)
+}
