@@ -211,7 +211,8 @@ fn try_serve_here(args: &[OsString]) -> io::Result<()> {
     stdout.flush()?;
     drop(stdout);
     if stdin {
-        let fd: OwnedFd = rustix::io::dup(rustix::stdio::stdin())?;
+        // Programs must not inherit it: the host would not see our end.
+        let fd: OwnedFd = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
         let stream = std::os::unix::net::UnixStream::from(fd);
         let writer = stream.try_clone()?;
         agent.serve(stream, writer);

@@ -1,1 +1,258 @@
-use super::*;
+use std::fmt::Debug;
+
+use proptest::prelude::*;
+
+use super::{
+    frame::{ALL_KINDS, find_magic},
+    *,
+};
+
+fn hello(nonce: u8) -> Frame {
+    let hello =
+        Hello { version: PROTOCOL_VERSION, nonce: [nonce; 16], boot: [nonce ^ 1; 16], flags: 0 };
+    Frame::new(Kind::Hello, 0, &hello)
+}
+
+fn bytes_of(frames: &[Frame]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for frame in frames {
+        frame.encode(&mut bytes).unwrap();
+    }
+    bytes
+}
+
+/// Feeds `bytes` in pieces of `step` and returns all frames.
+fn decode(mut decoder: FrameDecoder, bytes: &[u8], step: usize) -> Result<Vec<Frame>, WireError> {
+    let mut frames = Vec::new();
+    for piece in bytes.chunks(step.max(1)) {
+        decoder.extend(piece);
+        while let Some(frame) = decoder.next_frame()? {
+            frames.push(frame);
+        }
+    }
+    Ok(frames)
+}
+
+fn any_frame() -> impl Strategy<Value = Frame> {
+    let kind = prop::sample::select(ALL_KINDS).prop_filter("no greeting", |k| *k != Kind::Hello);
+    let payload = prop::collection::vec(any::<u8>(), 0..300)
+        .prop_filter("magic", |payload| !contains_magic(payload));
+    (kind, any::<u32>(), payload).prop_map(|(kind, stream, payload)| Frame { kind, stream, payload })
+}
+
+fn round_trip<P: Payload + PartialEq + Debug>(message: &P) -> Vec<u8> {
+    let bytes = message.to_payload();
+    assert_eq!(&P::from_payload(&bytes).unwrap(), message);
+    for end in 0..bytes.len() {
+        assert!(P::from_payload(&bytes[..end]).is_err(), "cut at {end}");
+    }
+    let mut longer = bytes.clone();
+    longer.push(0);
+    assert_eq!(P::from_payload(&longer), Err(WireError::Trailing { bytes: 1 }));
+    bytes
+}
+
+fn stat() -> Stat {
+    Stat {
+        kind: FileKind::Symlink,
+        mode: 0o777,
+        uid: 1,
+        gid: 2,
+        size: 3,
+        modified_ms: 4,
+        target: b"../x".to_vec(),
+    }
+}
+
+fn exec() -> Exec {
+    Exec {
+        argv: vec![b"sh".to_vec(), b"-c".to_vec(), b"exit 1".to_vec()],
+        env: vec![(b"A".to_vec(), b"b=c".to_vec())],
+        cwd: b"/tmp".to_vec(),
+        user: "ann:users".to_owned(),
+        stdin: true,
+        timeout_ms: 9,
+    }
+}
+
+/// Mutates `bytes` in every single byte to every value; decoding must not panic.
+fn mutate<P: Payload>(bytes: &[u8]) {
+    let mut bytes = bytes.to_vec();
+    for at in 0..bytes.len() {
+        let kept = bytes[at];
+        for value in 0..=u8::MAX {
+            bytes[at] = value;
+            let _ = P::from_payload(&bytes);
+        }
+        bytes[at] = kept;
+    }
+}
+
+#[test]
+fn every_message_survives_its_encoding_and_no_cut_does() {
+    mutate::<Hello>(&round_trip(&Hello { version: 1, nonce: [1; 16], boot: [2; 16], flags: 0 }));
+    mutate::<Ready>(&round_trip(&Ready { boot_ms: 5, warnings: vec!["a".into(), "ü".into()] }));
+    round_trip(&Credit { bytes: 7 });
+    mutate::<Exec>(&round_trip(&exec()));
+    round_trip(&Signal { number: 15 });
+    round_trip(&Resize { rows: 24, columns: 80 });
+    for exit in [Exit::Code(-1), Exit::Signal(9), Exit::TimedOut] {
+        mutate::<Exit>(&round_trip(&exit));
+    }
+    let failure = Failure { code: FailureCode::NoSpace, message: "full".to_owned() };
+    mutate::<Failure>(&round_trip(&failure));
+    round_trip(&PathOnly { path: b"/etc".to_vec() });
+    mutate::<FileWrite>(&round_trip(&FileWrite {
+        path: b"/a".to_vec(),
+        mode: 0o644,
+        parents: true,
+    }));
+    round_trip(&MakeDir { path: b"/a".to_vec(), mode: 0o755, parents: false });
+    round_trip(&Remove { path: b"/a".to_vec(), recursive: true });
+    mutate::<Stat>(&round_trip(&stat()));
+    mutate::<Entry>(&round_trip(&Entry { name: b"x".to_vec(), stat: stat() }));
+    round_trip(&FileEnd { size: 1, checksum: 2 });
+    round_trip(&SetTime { unix_ns: 3 });
+    round_trip(&Reseed { seed: [4; 32] });
+    let info = Info { kernel: "6.1".to_owned(), cpus: 1, ..Info::default() };
+    mutate::<Info>(&round_trip(&info));
+}
+
+#[test]
+fn counts_are_checked_against_what_is_there() {
+    // Four billion arguments in eight bytes.
+    let bytes = [0xff, 0xff, 0xff, 0xff, 1, 0, 0, 0];
+    assert_eq!(Exec::from_payload(&bytes), Err(WireError::Invalid { field: "argv" }));
+    let mut ready = 0_u64.to_le_bytes().to_vec();
+    ready.extend_from_slice(&[0xff; 4]);
+    assert_eq!(Ready::from_payload(&ready), Err(WireError::Invalid { field: "warnings" }));
+}
+
+#[test]
+fn what_the_kernel_must_not_see_is_refused() {
+    let nul = Exec { argv: vec![b"a\0b".to_vec()], ..Exec::default() };
+    assert_eq!(Exec::from_payload(&nul.to_payload()), Err(WireError::Invalid { field: "argv" }));
+    let none = Exec::default();
+    assert_eq!(Exec::from_payload(&none.to_payload()), Err(WireError::Invalid { field: "argv" }));
+    for name in [&b""[..], b".", b"..", b"a/b", b"a\0"] {
+        let entry = Entry { name: name.to_vec(), stat: stat() };
+        assert_eq!(
+            Entry::decode_all(&entry.to_payload()),
+            Err(WireError::Invalid { field: "name" }),
+            "{name:?}"
+        );
+    }
+    for path in [&b""[..], b"relative", b"/a\0"] {
+        let path = PathOnly { path: path.to_vec() };
+        let error = PathOnly::from_payload(&path.to_payload());
+        assert_eq!(error, Err(WireError::Invalid { field: "path" }));
+    }
+}
+
+#[test]
+fn a_frame_over_the_limit_is_refused_before_anything_is_held_for_it() {
+    let mut decoder = FrameDecoder::seeking();
+    decoder.extend(&bytes_of(&[hello(1)]));
+    assert!(decoder.next_frame().unwrap().is_some());
+    decoder.extend(&[0xff, 0xff, 0xff, 0xff, Kind::Stdout as u8, 1, 0, 0, 0]);
+    assert_eq!(decoder.next_frame(), Err(WireError::FrameTooLong { len: u32::MAX }));
+    let frame = Frame { kind: Kind::Stdout, stream: 1, payload: vec![0; MAX_PAYLOAD + 1] };
+    assert!(frame.encode(&mut Vec::new()).is_err());
+}
+
+#[test]
+fn a_new_host_in_the_middle_of_any_frame_is_heard() {
+    let long = Frame { kind: Kind::Stdin, stream: 1, payload: vec![9; 500] };
+    let old = bytes_of(&[hello(1), Frame::empty(Kind::Ping, 0), long]);
+    let next = Frame { kind: Kind::Ping, stream: 0, payload: b"new".to_vec() };
+    // The host greets until it is answered, so one greeting may be lost.
+    let new = bytes_of(&[hello(2), hello(2), next.clone()]);
+    for cut in Hello::LEN + HEADER_LEN..old.len() {
+        for step in [1, 7, 10_000] {
+            let bytes = [&old[..cut], &new].concat();
+            let mut decoder = FrameDecoder::watching();
+            let mut frames = Vec::new();
+            for piece in bytes.chunks(step) {
+                decoder.extend(piece);
+                loop {
+                    match decoder.next_frame() {
+                        Ok(Some(frame)) => frames.push(frame),
+                        Ok(None) => break,
+                        Err(_) => decoder.lose_sync(),
+                    }
+                }
+            }
+            let greeted = frames.iter().position(|frame| *frame == hello(2));
+            assert!(greeted.is_some(), "cut at {cut}, step {step}");
+            assert_eq!(frames.last(), Some(&next), "cut at {cut}, step {step}");
+        }
+    }
+}
+
+#[test]
+fn an_old_session_before_the_greeting_is_dropped() {
+    let stale = vec![0x55; 100_000];
+    let bytes = [stale, bytes_of(&[hello(3), Frame::empty(Kind::Ready, 0)])].concat();
+    for step in [1000, 1 << 20] {
+        let frames = decode(FrameDecoder::seeking(), &bytes, step).unwrap();
+        assert_eq!(frames, [hello(3), Frame::empty(Kind::Ready, 0)]);
+    }
+}
+
+#[test]
+fn checksums_are_those_of_everyone_else() {
+    let mut checksum = Crc32c::new();
+    checksum.update(b"1234");
+    checksum.update(b"56789");
+    assert_eq!(checksum.value(), 0xe306_9283);
+}
+
+#[test]
+fn magic_is_found_wherever_it_stands() {
+    let mut bytes = vec![MAGIC[0]; 5];
+    bytes.extend_from_slice(&MAGIC);
+    assert_eq!(find_magic(&bytes), Some(5));
+    assert!(!contains_magic(&bytes[..20]));
+}
+
+proptest! {
+    #[test]
+    fn frames_survive_any_cutting(frames in prop::collection::vec(any_frame(), 0..8), step in 1_usize..400) {
+        let all: Vec<Frame> = std::iter::once(hello(1)).chain(frames).collect();
+        let bytes = bytes_of(&all);
+        prop_assume!(find_magic(&bytes[HEADER_LEN + 1..]).is_none());
+        prop_assert_eq!(&decode(FrameDecoder::watching(), &bytes, step).unwrap(), &all);
+        prop_assert_eq!(&decode(FrameDecoder::seeking(), &bytes, step).unwrap(), &all);
+    }
+
+    #[test]
+    fn garbage_is_an_error_or_waits(bytes in prop::collection::vec(any::<u8>(), 0..2000), step in 1_usize..300) {
+        let mut all = bytes_of(&[hello(1)]);
+        all.extend_from_slice(&bytes);
+        for decoder in [FrameDecoder::watching(), FrameDecoder::seeking()] {
+            if let Ok(frames) = decode(decoder, &all, step) {
+                for frame in frames {
+                    prop_assert!(frame.payload.len() <= MAX_PAYLOAD);
+                    let _ = frame.message::<Exec>();
+                    let _ = frame.message::<Info>();
+                    let _ = Entry::decode_all(&frame.payload);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn mutated_sessions_do_not_panic(
+        frames in prop::collection::vec(any_frame(), 1..6),
+        at in any::<prop::sample::Index>(),
+        bit in 0_u8..8,
+        step in 1_usize..300,
+    ) {
+        let mut bytes = bytes_of(&[hello(1)]);
+        bytes.extend_from_slice(&bytes_of(&frames));
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        let _ = decode(FrameDecoder::watching(), &bytes, step);
+        let _ = decode(FrameDecoder::seeking(), &bytes, step);
+    }
+}

@@ -1,0 +1,223 @@
+//! As much of HTTP/1.1 as one request to our own node needs.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+/// Longest line of a head, in bytes.
+const MAX_LINE: u64 = 16 * 1024;
+/// Most lines of a head.
+const MAX_LINES: usize = 100;
+
+/// An answer whose body is still to be read.
+#[derive(Debug)]
+pub(crate) struct Response<R> {
+    pub(crate) status: u16,
+    pub(crate) body: Body<R>,
+}
+
+/// The body of an answer. It ends in an error if it was cut.
+#[derive(Debug)]
+pub(crate) struct Body<R> {
+    source: BufReader<R>,
+    rest: Rest,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// So many bytes are left.
+    Length(u64),
+    /// So many bytes are left of this chunk; others follow.
+    Chunk(u64),
+    /// All until the connection's end.
+    UntilEnd,
+    Done,
+}
+
+/// Returns the bytes of a request.
+pub(crate) fn request(method: &str, target: &str, host: &str, body: Option<&[u8]>) -> Vec<u8> {
+    let mut bytes = format!(
+        "{method} {target} HTTP/1.1\r\nhost: {host}\r\naccept: application/json\r\n\
+         connection: close\r\n"
+    )
+    .into_bytes();
+    if let Some(body) = body {
+        let head =
+            format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
+        bytes.extend_from_slice(head.as_bytes());
+    }
+    bytes.extend_from_slice(b"\r\n");
+    bytes.extend_from_slice(body.unwrap_or_default());
+    bytes
+}
+
+/// Reads the head of an answer.
+pub(crate) fn response<R: Read>(source: R) -> io::Result<Response<R>> {
+    let mut source = BufReader::new(source);
+    loop {
+        let line = line(&mut source)?;
+        let status = status(&line).ok_or_else(|| malformed("no status line"))?;
+        let mut rest = Rest::UntilEnd;
+        for count in 0.. {
+            let line = self::line(&mut source)?;
+            if line.is_empty() {
+                break;
+            }
+            if count > MAX_LINES {
+                return Err(malformed("a head without end"));
+            }
+            let (name, value) = line.split_once(':').ok_or_else(|| malformed("a header"))?;
+            let value = value.trim();
+            if name.eq_ignore_ascii_case("transfer-encoding") {
+                if !value.eq_ignore_ascii_case("chunked") {
+                    return Err(malformed("an unknown transfer encoding"));
+                }
+                rest = Rest::Chunk(0);
+            } else if name.eq_ignore_ascii_case("content-length") && rest == Rest::UntilEnd {
+                let length = value.parse().map_err(|_| malformed("a length"))?;
+                rest = Rest::Length(length);
+            }
+        }
+        match status {
+            // More is to come.
+            100..200 => {}
+            204 | 304 => return Ok(Response { status, body: Body { source, rest: Rest::Done } }),
+            _ => {
+                let mut body = Body { source, rest };
+                if rest == Rest::Chunk(0) {
+                    body.next_chunk()?;
+                }
+                return Ok(Response { status, body });
+            }
+        }
+    }
+}
+
+/// Returns a text fit for a query.
+pub(crate) fn escape(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                char::from(byte).to_string()
+            }
+            _ => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+impl<R: Read> Body<R> {
+    fn next_chunk(&mut self) -> io::Result<()> {
+        let line = line(&mut self.source)?;
+        let size = line.split(';').next().unwrap_or_default().trim();
+        let size = u64::from_str_radix(size, 16).map_err(|_| malformed("a chunk's size"))?;
+        if size > 0 {
+            self.rest = Rest::Chunk(size);
+            return Ok(());
+        }
+        for _ in 0..MAX_LINES {
+            if self::line(&mut self.source)?.is_empty() {
+                self.rest = Rest::Done;
+                return Ok(());
+            }
+        }
+        Err(malformed("trailers without end"))
+    }
+}
+
+impl<R: Read> Read for Body<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let left = match self.rest {
+            Rest::Done | Rest::Length(0) => return Ok(0),
+            Rest::UntilEnd => return self.source.read(buf),
+            Rest::Length(left) | Rest::Chunk(left) => left,
+        };
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
+        if most == 0 {
+            return Ok(0);
+        }
+        let len = self.source.read(&mut buf[..most])?;
+        if len == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer was cut"));
+        }
+        let left = left - len as u64;
+        match self.rest {
+            Rest::Chunk(_) if left == 0 => {
+                if !line(&mut self.source)?.is_empty() {
+                    return Err(malformed("a chunk's end"));
+                }
+                self.next_chunk()?;
+            }
+            Rest::Chunk(_) => self.rest = Rest::Chunk(left),
+            _ => self.rest = Rest::Length(left),
+        }
+        Ok(len)
+    }
+}
+
+fn line(source: &mut impl BufRead) -> io::Result<String> {
+    let mut line = Vec::new();
+    source.take(MAX_LINE).read_until(b'\n', &mut line)?;
+    if line.pop() != Some(b'\n') {
+        return Err(malformed("a line without end"));
+    }
+    if line.last() == Some(&b'\r') {
+        line.pop();
+    }
+    String::from_utf8(line).map_err(|_| malformed("a head that is no text"))
+}
+
+fn status(line: &str) -> Option<u16> {
+    let rest = line.strip_prefix("HTTP/1.")?;
+    let status = rest.split(' ').nth(1)?.parse().ok()?;
+    (100..600).contains(&status).then_some(status)
+}
+
+fn malformed(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the answer has {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(answer: &str) -> io::Result<(u16, String)> {
+        let mut response = response(answer.as_bytes())?;
+        let mut body = String::new();
+        response.body.read_to_string(&mut body)?;
+        Ok((response.status, body))
+    }
+
+    #[test]
+    fn bodies_are_read_by_length_by_chunks_and_to_the_end() {
+        let by_length = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello and more";
+        assert_eq!(read(by_length).unwrap(), (200, "hello".to_owned()));
+        let chunked = "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n\
+                       3;x=y\r\nhel\r\nA\r\nlo, world!\r\n0\r\ntrailer: x\r\n\r\n";
+        assert_eq!(read(chunked).unwrap(), (404, "hello, world!".to_owned()));
+        let to_the_end = "HTTP/1.0 200 OK\n\nhello";
+        assert_eq!(read(to_the_end).unwrap(), (200, "hello".to_owned()));
+        let continued = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n";
+        assert_eq!(read(continued).unwrap(), (204, String::new()));
+    }
+
+    #[test]
+    fn cut_and_malformed_answers_are_errors() {
+        for answer in [
+            "",
+            "SSH-2.0-x\r\n",
+            "HTTP/1.1 200 OK\r\n",
+            "HTTP/1.1 abc\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloX\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+        ] {
+            assert!(read(answer).is_err(), "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn queries_are_escaped() {
+        assert_eq!(escape("a b&c=ä/~"), "a%20b%26c%3D%C3%A4%2F~");
+    }
+}

@@ -1,0 +1,105 @@
+//! The real agent as an ordinary process at the other end of a socket pair.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use rhizome_sandbox::channel::{ChannelLimits, DoorStream, ExecOutput, ExecRequest, GuestChannel};
+use tokio::{net::UnixStream, sync::mpsc};
+
+pub(crate) struct Guest {
+    pub(crate) channel: GuestChannel,
+    pub(crate) doors: mpsc::Receiver<DoorStream>,
+    pub(crate) door_port: u16,
+    pub(crate) dir: tempfile::TempDir,
+    process: Child,
+}
+
+impl Guest {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(ChannelLimits::default()).await
+    }
+
+    pub(crate) async fn start_with(limits: ChannelLimits) -> Self {
+        let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut process = agent(
+            &["serve", "--fd", "0"],
+            Stdio::from(std::os::fd::OwnedFd::from(far)),
+        );
+        let door_port = door_port(&mut process);
+        near.set_nonblocking(true).unwrap();
+        let stream = UnixStream::from_std(near).unwrap();
+        let (channel, doors) = GuestChannel::start(stream, limits).await.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        Self {
+            channel,
+            doors,
+            door_port,
+            dir,
+            process,
+        }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    pub(crate) async fn run(&self, request: ExecRequest) -> ExecOutput {
+        let handle = self.channel.exec(request).await.unwrap();
+        handle.output(64 << 20).await.unwrap()
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Starts the agent; it is given nothing of the tests' environment but what it must not leak.
+pub(crate) fn agent(args: &[&str], stdin: Stdio) -> Child {
+    let binary = Path::new(env!("RHIZOME_GUEST_BINARY"));
+    Command::new(binary)
+        .args(args)
+        .stdin(stdin)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Reads where the agent's door listens.
+pub(crate) fn door_port(process: &mut Child) -> u16 {
+    let mut line = String::new();
+    BufReader::new(process.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    line.trim().strip_prefix("door ").unwrap().parse().unwrap()
+}
+
+pub(crate) fn sh(script: &str) -> ExecRequest {
+    ExecRequest {
+        argv: ["sh", "-c", script].map(str::to_owned).to_vec(),
+        ..ExecRequest::default()
+    }
+}
+
+/// Waits until no process has this number.
+pub(crate) async fn process_ends(pid: u32) {
+    let path = format!("/proc/{pid}");
+    while Path::new(&path).exists() {
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+}
