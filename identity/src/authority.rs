@@ -1,79 +1,384 @@
-//! Who may do what, resolved from the set of signed records.
-#![allow(unused_variables, missing_docs)]
+//! Who may do what: a pure function of a set of signed records.
+//!
+//! [`RecordLog`] collects records as they arrive; [`resolve`] turns any set of them into an
+//! [`Authority`], the same for the same set, whatever the order of arrival. Clocks decide nothing.
+//!
+//! Records take effect in the order (depth, id), depth being one more than that of the deepest
+//! parent. Only the root grants or revokes admins, so two admins cannot revoke each other. A
+//! Revoke voids what its subject did that the revoker had not seen, and every Grant to that subject
+//! that does not have the Revoke among its ancestors: among concurrent records Revoke beats Grant.
+//! Of concurrent Grants to one node the lower role counts.
+
+mod log;
+mod resolve;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use log::{Inserted, MAX_RECORDS, MAX_WAITING, RecordLog};
+pub use resolve::resolve;
+
 use crate::{
-    epoch::WrappedKey,
+    epoch::{SpaceKey, WrapError, WrappedKey, unwrap_key},
     id::{AgentId, Hash, InviteId, MeshId, NodeId, PublicKey, RecordId, SpaceId},
-    record::{RecordError, SignedRecord},
+    keys::NodeKey,
     role::Role,
 };
 
-#[derive(Debug, Clone)]
-pub struct Member { pub node: NodeId, pub name: String, pub role: Role, pub spaces: BTreeMap<SpaceId, Role>, pub grant: RecordId, pub since_ms: u64 }
-#[derive(Debug, Clone)]
-pub struct SpaceInfo { pub id: SpaceId, pub name: String, pub epoch: u32, pub created_by: NodeId, pub at_ms: u64 }
-#[derive(Debug, Clone)]
-pub struct AgentInfo { pub id: AgentId, pub name: String, pub node: NodeId, pub spaces: Option<BTreeSet<SpaceId>>, pub not_after_ms: Option<u64>, pub chain: Vec<RecordId> }
-#[derive(Debug, Clone)]
-pub struct InviteState { pub id: InviteId, pub role: Role, pub spaces: Vec<SpaceId>, pub uses: u16, pub used: u16, pub not_after_ms: u64, pub issuer: NodeId, pub closed: bool }
-#[derive(Debug, Clone)]
-pub struct Proof { pub chain: Vec<RecordId> }
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// How many certificates may stand between a node and an agent.
+pub const MAX_CERT_DEPTH: usize = 4;
+
+/// A node that belongs to the mesh.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// The node.
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// Its role in the mesh.
+    pub role: Role,
+    /// Its role in each space it was granted.
+    pub spaces: BTreeMap<SpaceId, Role>,
+    /// The Grant that made it what it is.
+    pub grant: RecordId,
+    /// When its first Grant says it was made; for display.
+    pub since_ms: u64,
+}
+
+/// A space.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpaceInfo {
+    /// Its id.
+    pub id: SpaceId,
+    /// Its name, which need not be unique.
+    pub name: String,
+    /// The newest key epoch.
+    pub epoch: u32,
+    /// The node that made it.
+    pub created_by: NodeId,
+    /// When it was made; for display.
+    pub at_ms: u64,
+    pub(crate) nonce: [u8; 16],
+    pub(crate) commitments: BTreeMap<u32, Hash>,
+}
+
+/// An agent with a valid certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentInfo {
+    /// The agent.
+    pub id: AgentId,
+    /// Its name.
+    pub name: String,
+    /// The node it acts for.
+    pub node: NodeId,
+    /// The spaces it may act in; all of its node's if absent.
+    pub spaces: Option<BTreeSet<SpaceId>>,
+    /// Until when it may act, in Unix milliseconds.
+    pub not_after_ms: Option<u64>,
+    /// What it may do.
+    pub verbs: crate::record::Verbs,
+    /// Its certificates, the node's first.
+    pub chain: Vec<RecordId>,
+}
+
+/// An invite as the log knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InviteState {
+    /// The invite.
+    pub id: InviteId,
+    /// The role it gives.
+    pub role: Role,
+    /// The spaces it opens.
+    pub spaces: Vec<SpaceId>,
+    /// How many nodes it may let in.
+    pub uses: u16,
+    /// How many it has.
+    pub used: u16,
+    /// When it ends, in Unix milliseconds.
+    pub not_after_ms: u64,
+    /// The node that made it.
+    pub issuer: NodeId,
+    /// Whether it was closed early.
+    pub closed: bool,
+    /// Whether a person approves each newcomer.
+    pub approve: bool,
+}
+
+/// Why an agent may do what it does: the records that say so, from the genesis on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proof {
+    /// Genesis, the node's Grant, the agent's certificates.
+    pub chain: Vec<RecordId>,
+}
+
+/// Why an agent may not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Denied {
-    #[error("unknown agent")] UnknownAgent,
-    #[error("not certified by that node")] NotCertifiedBy,
-    #[error("not a member")] NotMember,
-    #[error("role too low")] RoleTooLow,
-    #[error("space not granted")] SpaceNotGranted,
-    #[error("expired")] Expired,
-    #[error("revoked")] Revoked,
+    /// No valid certificate names the agent; one may still arrive.
+    #[error("no certificate of the agent is known")]
+    UnknownAgent,
+    /// The agent acts for another node.
+    #[error("the agent is certified by another node")]
+    NotCertifiedBy,
+    /// The agent's node is no member.
+    #[error("the agent's node is not a member")]
+    NotMember,
+    /// The node may not write in the space.
+    #[error("the agent's node may not write in the space")]
+    RoleTooLow,
+    /// The agent's certificate leaves the space out.
+    #[error("the agent's certificate does not include the space")]
+    SpaceNotGranted,
+    /// The certificate has ended.
+    #[error("the agent's certificate has expired")]
+    Expired,
+    /// The agent or its node was revoked.
+    #[error("the agent or its node was revoked")]
+    Revoked,
 }
+
+/// Why a name is no space.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum SpaceLookupError { #[error("no space is named `{0}`")] Unknown(String), #[error("several spaces are named `{0}`")] Ambiguous(String) }
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum VoidReason { #[error("not allowed")] NotAllowed }
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Inserted { New { freed: Vec<RecordId> }, Duplicate, Waiting }
-
-#[derive(Debug, Clone, Default)]
-pub struct RecordLog { records: BTreeMap<RecordId, SignedRecord> }
-impl RecordLog {
-    pub fn insert(&mut self, record: SignedRecord) -> Result<Inserted, RecordError> { todo!() }
-    pub fn get(&self, id: &RecordId) -> Option<&SignedRecord> { self.records.get(id) }
-    pub fn contains(&self, id: &RecordId) -> bool { self.records.contains_key(id) }
-    pub fn ids(&self) -> impl Iterator<Item = &RecordId> { self.records.keys() }
-    pub fn len(&self) -> usize { self.records.len() }
-    pub fn is_empty(&self) -> bool { self.records.is_empty() }
-    pub fn heads(&self) -> Vec<RecordId> { todo!() }
-    pub fn missing_parents(&self) -> BTreeSet<RecordId> { todo!() }
-    pub fn resolve(&self) -> Authority { resolve(&self.records) }
+pub enum SpaceLookupError {
+    /// No space has the name.
+    #[error("there is no space named `{0}`")]
+    Unknown(String),
+    /// Several have.
+    #[error("several spaces are named `{0}`")]
+    Ambiguous(String),
 }
-pub fn resolve(records: &BTreeMap<RecordId, SignedRecord>) -> Authority { todo!() }
 
+impl SpaceLookupError {
+    /// Says what the reader can do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Unknown(_) => "list the spaces with `rhizome space list`",
+            Self::Ambiguous(_) => "name it by its id; list them with `rhizome space list`",
+        }
+    }
+}
+
+/// Why a record has no effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VoidReason {
+    /// Its signer may not decide this.
+    #[error("its signer may not decide this")]
+    NotAllowed,
+    /// Its signer, or the node it is about, was revoked.
+    #[error("a revocation stands against it")]
+    Revoked,
+    /// The space it names is not known.
+    #[error("it names a space that does not exist")]
+    UnknownSpace,
+    /// The invite it names is unknown, closed, or gives less.
+    #[error("its invite does not cover it")]
+    NoSuchInvite,
+    /// Its invite has let in as many as it may.
+    #[error("its invite was used up")]
+    OverLimit,
+    /// The certificate gives more than its issuer has.
+    #[error("it gives more than its issuer has")]
+    TooWide,
+    /// The certificate is the fifth in its chain, or deeper.
+    #[error("its chain of certificates is longer than {MAX_CERT_DEPTH}")]
+    TooDeep,
+    /// The agent's own key did not take part.
+    #[error("the agent's key did not agree to it")]
+    NoPossession,
+    /// Another record has decided this already.
+    #[error("it was decided already")]
+    Taken,
+    /// This version does not act on such records yet; they are kept and replicated.
+    #[error("this version does not act on it")]
+    Deferred,
+}
+
+/// Who may do what, as one set of records says.
 #[derive(Debug, Clone, Default)]
-pub struct Authority {}
+pub struct Authority {
+    pub(crate) mesh: Option<MeshId>,
+    pub(crate) name: String,
+    pub(crate) root: Option<PublicKey>,
+    pub(crate) heads: Vec<RecordId>,
+    pub(crate) members: BTreeMap<NodeId, Member>,
+    pub(crate) spaces: BTreeMap<SpaceId, SpaceInfo>,
+    pub(crate) agents: BTreeMap<AgentId, AgentInfo>,
+    pub(crate) invites: BTreeMap<InviteId, InviteState>,
+    pub(crate) keys: BTreeMap<NodeId, BTreeMap<(SpaceId, u32), WrappedKey>>,
+    pub(crate) cuts: BTreeMap<(AgentId, SpaceId), (u64, Hash)>,
+    pub(crate) revoked: BTreeSet<PublicKey>,
+    pub(crate) void: Vec<(RecordId, VoidReason)>,
+}
+
 impl Authority {
-    pub fn mesh(&self) -> Option<MeshId> { todo!() }
-    pub fn name(&self) -> &str { todo!() }
-    pub fn root(&self) -> Option<PublicKey> { todo!() }
-    pub fn heads(&self) -> &[RecordId] { todo!() }
-    pub fn members(&self) -> impl Iterator<Item = &Member> { std::iter::empty() }
-    pub fn member(&self, node: &NodeId) -> Option<&Member> { todo!() }
-    pub fn is_member(&self, node: &NodeId) -> bool { todo!() }
-    pub fn spaces(&self) -> impl Iterator<Item = &SpaceInfo> { std::iter::empty() }
-    pub fn space(&self, space: &SpaceId) -> Option<&SpaceInfo> { todo!() }
-    pub fn space_named(&self, name: &str) -> Result<&SpaceInfo, SpaceLookupError> { todo!() }
-    pub fn role_in(&self, node: &NodeId, space: &SpaceId) -> Option<Role> { todo!() }
-    pub fn agents(&self) -> impl Iterator<Item = &AgentInfo> { std::iter::empty() }
-    pub fn agent(&self, agent: &AgentId) -> Option<&AgentInfo> { todo!() }
-    pub fn may_write(&self, agent: &AgentId, node: &NodeId, space: &SpaceId, at_ms: u64) -> Result<Proof, Denied> { todo!() }
-    pub fn cut(&self, agent: &AgentId, space: &SpaceId) -> Option<(u64, Hash)> { todo!() }
-    pub fn invite(&self, invite: &InviteId) -> Option<&InviteState> { todo!() }
-    pub fn invites(&self) -> impl Iterator<Item = &InviteState> { std::iter::empty() }
-    pub fn wrapped_keys_for(&self, node: &NodeId) -> impl Iterator<Item = (SpaceId, u32, &WrappedKey)> { std::iter::empty() }
-    pub fn void(&self) -> &[(RecordId, VoidReason)] { todo!() }
+    /// Returns the mesh, if the set has its genesis.
+    pub fn mesh(&self) -> Option<MeshId> {
+        self.mesh
+    }
+
+    /// Returns the mesh's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the root key.
+    pub fn root(&self) -> Option<PublicKey> {
+        self.root
+    }
+
+    /// Returns the records that no other names as parent, ascending.
+    pub fn heads(&self) -> &[RecordId] {
+        &self.heads
+    }
+
+    /// Returns the members, by id.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.members.values()
+    }
+
+    /// Returns a member.
+    pub fn member(&self, node: &NodeId) -> Option<&Member> {
+        self.members.get(node)
+    }
+
+    /// Whether `node` belongs to the mesh.
+    pub fn is_member(&self, node: &NodeId) -> bool {
+        self.members.contains_key(node)
+    }
+
+    /// Returns the spaces, by id.
+    pub fn spaces(&self) -> impl Iterator<Item = &SpaceInfo> {
+        self.spaces.values()
+    }
+
+    /// Returns a space.
+    pub fn space(&self, space: &SpaceId) -> Option<&SpaceInfo> {
+        self.spaces.get(space)
+    }
+
+    /// Returns the one space with this name.
+    ///
+    /// # Errors
+    /// [`SpaceLookupError`] if there is none, or more than one.
+    pub fn space_named(&self, name: &str) -> Result<&SpaceInfo, SpaceLookupError> {
+        let mut found = self.spaces.values().filter(|space| space.name == name);
+        match (found.next(), found.next()) {
+            (Some(space), None) => Ok(space),
+            (None, _) => Err(SpaceLookupError::Unknown(name.to_owned())),
+            (Some(_), Some(_)) => Err(SpaceLookupError::Ambiguous(name.to_owned())),
+        }
+    }
+
+    /// Returns the role of `node` in `space`.
+    pub fn role_in(&self, node: &NodeId, space: &SpaceId) -> Option<Role> {
+        self.members.get(node)?.spaces.get(space).copied()
+    }
+
+    /// Returns the agents with a valid certificate, by id.
+    pub fn agents(&self) -> impl Iterator<Item = &AgentInfo> {
+        self.agents.values()
+    }
+
+    /// Returns an agent.
+    pub fn agent(&self, agent: &AgentId) -> Option<&AgentInfo> {
+        self.agents.get(agent)
+    }
+
+    /// Whether `agent` on `node` may publish in `space` something it dates `at_ms`.
+    ///
+    /// # Errors
+    /// [`Denied`] says why not. [`Denied::UnknownAgent`] and [`Denied::NotMember`] may heal when
+    /// more records arrive.
+    pub fn may_write(
+        &self,
+        agent: &AgentId,
+        node: &NodeId,
+        space: &SpaceId,
+        at_ms: u64,
+    ) -> Result<Proof, Denied> {
+        let is_revoked = |key: PublicKey| self.revoked.contains(&key);
+        if is_revoked((*agent).into()) || is_revoked((*node).into()) {
+            return Err(Denied::Revoked);
+        }
+        let info = self.agents.get(agent).ok_or(Denied::UnknownAgent)?;
+        if info.node != *node {
+            return Err(Denied::NotCertifiedBy);
+        }
+        let member = self.members.get(node).ok_or(Denied::NotMember)?;
+        if !member.spaces.get(space).is_some_and(|role| role.can_write()) {
+            return Err(Denied::RoleTooLow);
+        }
+        let writes = info.verbs.includes(crate::record::Verbs::WRITE);
+        if !writes || info.spaces.as_ref().is_some_and(|spaces| !spaces.contains(space)) {
+            return Err(Denied::SpaceNotGranted);
+        }
+        if info.not_after_ms.is_some_and(|end| at_ms > end) {
+            return Err(Denied::Expired);
+        }
+        let genesis = self.mesh.map(RecordId::from);
+        let chain = genesis.into_iter().chain([member.grant]).chain(info.chain.iter().copied());
+        Ok(Proof { chain: chain.collect() })
+    }
+
+    /// Returns the last fragment of `agent` in `space` that a revocation left valid, if there is one.
+    pub fn cut(&self, agent: &AgentId, space: &SpaceId) -> Option<(u64, Hash)> {
+        self.cuts.get(&(*agent, *space)).copied()
+    }
+
+    /// Returns an invite.
+    pub fn invite(&self, invite: &InviteId) -> Option<&InviteState> {
+        self.invites.get(invite)
+    }
+
+    /// Returns the invites, by id.
+    pub fn invites(&self) -> impl Iterator<Item = &InviteState> {
+        self.invites.values()
+    }
+
+    /// Returns the space keys that were wrapped to `node`.
+    pub fn wrapped_keys_for(
+        &self,
+        node: &NodeId,
+    ) -> impl Iterator<Item = (SpaceId, u32, &WrappedKey)> {
+        let keys = self.keys.get(node).into_iter().flatten();
+        keys.map(|((space, epoch), key)| (*space, *epoch, key))
+    }
+
+    /// Opens a key that [`Self::wrapped_keys_for`] returned.
+    ///
+    /// # Errors
+    /// [`WrapError::Mismatch`] if it was not wrapped to `node`, or is another key than the space
+    /// is committed to.
+    pub fn unwrap_space_key(
+        &self,
+        node: &NodeKey,
+        space: &SpaceId,
+        wrapped: &WrappedKey,
+    ) -> Result<SpaceKey, WrapError> {
+        let info = self.spaces.get(space).ok_or(WrapError::Mismatch)?;
+        let key = unwrap_key(node, wrapped, &info.wrap_context())?;
+        let committed = info.commitments.get(&wrapped.epoch);
+        if committed == Some(&key.commitment()) { Ok(key) } else { Err(WrapError::Mismatch) }
+    }
+
+    /// Returns the records that have no effect, and why, by id.
+    pub fn void(&self) -> &[(RecordId, VoidReason)] {
+        &self.void
+    }
+}
+
+impl SpaceInfo {
+    /// Returns what every wrap of this space's keys is bound to.
+    pub fn wrap_context(&self) -> Vec<u8> {
+        wrap_context(&self.nonce)
+    }
+}
+
+/// Returns what every wrap of the keys of a space with this nonce is bound to.
+pub(crate) fn wrap_context(nonce: &[u8; 16]) -> Vec<u8> {
+    [b"space/", &nonce[..]].concat()
 }

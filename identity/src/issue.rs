@@ -1,17 +1,330 @@
-//! Making records.
-#![allow(unused_variables, missing_docs)]
+//! Making records: what a node signs when it founds, grants, invites, certifies.
+//!
+//! Every function checks against the [`Authority`] it is handed that the record will have effect,
+//! so that a user learns at once what a peer's `resolve` would find.
+
 use crate::{
-    authority::Authority, epoch::SpaceKey, id::{AgentId, InviteId, NodeId, PublicKey, SpaceId}, invite::{Invite, InviteEndpoint},
-    keys::{AgentKey, NodeKey, RootKey}, record::SignedRecord, role::Role,
+    authority::{Authority, wrap_context},
+    epoch::{SpaceKey, WrapError, wrap_key},
+    id::{Hash, InviteId, MeshId, NodeId, PublicKey, RecordId, SpaceId},
+    invite::{Invite, InviteEndpoint},
+    keys::{AgentKey, NodeKey, RootKey, SecretKey, fill_random},
+    record::{
+        AgentCert, Genesis, Grant, InviteClose, InviteOpen, MAX_PARENTS, NodeWrap,
+        RECORD_VERSION, Record, RecordBody, RecordError, SignedRecord, SpaceCreate, SpaceGrant,
+        Verbs,
+    },
+    role::Role,
 };
+
+/// Why a record was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum IssueError { #[error("not allowed")] NotAllowed }
+pub enum IssueError {
+    /// This node belongs to no mesh yet.
+    #[error("this node belongs to no mesh")]
+    NoMesh,
+    /// This node's role does not allow it.
+    #[error("this node may not {what}; it takes the role {needed}")]
+    NotAllowed {
+        /// What was asked.
+        what: &'static str,
+        /// The role it takes.
+        needed: Role,
+    },
+    /// The space is not known.
+    #[error("there is no space `{0}`")]
+    UnknownSpace(SpaceId),
+    /// This node does not hold the key of a space it would hand on.
+    #[error("this node does not hold the key of space `{0}`")]
+    NoKey(SpaceId),
+    /// The other node's id is no public key.
+    #[error("a space key could not be wrapped")]
+    Wrap(#[from] WrapError),
+    /// The record breaks a rule of its layout, such as the length of a name.
+    #[error("the record could not be made")]
+    Record(#[from] RecordError),
+}
+
+impl IssueError {
+    /// Says what the reader can do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NoMesh => Some("found one with `rhizome init` or join one with `rhizome join`"),
+            Self::NotAllowed { .. } => Some("ask an admin of the mesh; `rhizome peers` shows the roles"),
+            Self::UnknownSpace(_) => Some("list the spaces with `rhizome space list`"),
+            Self::NoKey(_) => Some("wait until this node is in sync, or ask another admin"),
+            Self::Wrap(_) => None,
+            Self::Record(_) => Some("names have 1 to 64 bytes and no control characters"),
+        }
+    }
+}
+
+/// Returns the hash by which a genesis commits to the next root key.
+pub fn next_root_hash(next_root: &PublicKey) -> Hash {
+    Hash::keyed("rhizome 2026-11-30 next root", next_root.as_bytes())
+}
+
+/// Founds a mesh: its Genesis, and a Grant that makes `node` its first admin.
+///
+/// # Errors
+/// [`IssueError::Record`] if a name is not acceptable.
+pub fn found(
+    root: &RootKey,
+    next_root: &PublicKey,
+    node: &NodeId,
+    node_name: &str,
+    mesh_name: &str,
+    now_ms: u64,
+) -> Result<Vec<SignedRecord>, IssueError> {
+    let mut nonce = [0; 16];
+    fill_random(&mut nonce);
+    let genesis = Genesis {
+        name: mesh_name.to_owned(),
+        root: root.public(),
+        next_root_hash: next_root_hash(next_root),
+        nonce,
+    };
+    let genesis = sign(
+        root.secret(),
+        MeshId::from_bytes([0; 32]),
+        Vec::new(),
+        RecordBody::Genesis(genesis),
+        now_ms,
+    )?;
+    let grant = Grant {
+        node: *node,
+        node_name: node_name.to_owned(),
+        role: Role::Admin,
+        spaces: Vec::new(),
+        invite: None,
+    };
+    let mesh = genesis.mesh();
+    let grant = sign(root.secret(), mesh, vec![genesis.id()], RecordBody::Grant(grant), now_ms)?;
+    Ok(vec![genesis, grant])
+}
+
+/// Makes a space; returns its record and its first key, wrapped in the record to `node` alone.
+///
+/// # Errors
+/// [`IssueError::NotAllowed`] unless `node` is an admin of the mesh.
+pub fn create_space(
+    node: &NodeKey,
+    authority: &Authority,
+    name: &str,
+    now_ms: u64,
+) -> Result<(SignedRecord, SpaceKey), IssueError> {
+    let mesh = authority.mesh().ok_or(IssueError::NoMesh)?;
+    if !is_mesh_admin(authority, &node.id()) {
+        return Err(IssueError::NotAllowed { what: "create a space", needed: Role::Admin });
+    }
+    let mut nonce = [0; 16];
+    fill_random(&mut nonce);
+    let key = SpaceKey::generate();
+    let wrapped = wrap_key(&key, 1, &node.id(), &wrap_context(&nonce))?;
+    let space = SpaceCreate {
+        name: name.to_owned(),
+        nonce,
+        commitment: key.commitment(),
+        keys: vec![NodeWrap { node: node.id(), key: wrapped }],
+    };
+    let record =
+        sign(node.secret(), mesh, parents(authority), RecordBody::SpaceCreate(space), now_ms)?;
+    Ok((record, key))
+}
+
+/// What an invite shall say.
 #[derive(Debug, Clone)]
-pub struct InviteParams { pub role: Role, pub spaces: Vec<SpaceId>, pub uses: u16, pub not_after_ms: u64, pub approve: bool, pub endpoints: Vec<InviteEndpoint> }
-pub fn found(root: &RootKey, next_root: &PublicKey, node: &NodeId, node_name: &str, mesh_name: &str, now_ms: u64) -> Result<Vec<SignedRecord>, IssueError> { todo!() }
-pub fn create_space(node: &NodeKey, authority: &Authority, name: &str, now_ms: u64) -> Result<(SignedRecord, SpaceKey), IssueError> { todo!() }
-pub fn open_invite(node: &NodeKey, authority: &Authority, params: InviteParams, now_ms: u64) -> Result<(SignedRecord, Invite), IssueError> { todo!() }
-#[allow(clippy::too_many_arguments)]
-pub fn grant(node: &NodeKey, authority: &Authority, to: NodeId, name: &str, role: Role, spaces: &[SpaceId], keys: &dyn Fn(&SpaceId, u32) -> Option<SpaceKey>, invite: Option<InviteId>, now_ms: u64) -> Result<SignedRecord, IssueError> { todo!() }
-pub fn certify_agent(node: &NodeKey, authority: &Authority, agent: &AgentKey, name: &str, spaces: Option<Vec<SpaceId>>, not_after_ms: Option<u64>, now_ms: u64) -> Result<SignedRecord, IssueError> { todo!() }
+pub struct InviteParams {
+    /// The role it gives.
+    pub role: Role,
+    /// The spaces it opens.
+    pub spaces: Vec<SpaceId>,
+    /// How many nodes it may let in.
+    pub uses: u16,
+    /// When it ends, in Unix milliseconds.
+    pub not_after_ms: u64,
+    /// Whether a person approves each newcomer.
+    pub approve: bool,
+    /// Where it can be redeemed; this node first.
+    pub endpoints: Vec<InviteEndpoint>,
+}
+
+/// Opens an invite; returns its record and the string's content.
+///
+/// # Errors
+/// [`IssueError::NotAllowed`] unless `node` is an admin of the mesh or of all its spaces.
+pub fn open_invite(
+    node: &NodeKey,
+    authority: &Authority,
+    params: InviteParams,
+    now_ms: u64,
+) -> Result<(SignedRecord, Invite), IssueError> {
+    let mesh = authority.mesh().ok_or(IssueError::NoMesh)?;
+    let mut spaces = params.spaces;
+    spaces.sort_unstable();
+    spaces.dedup();
+    may_grant(authority, &node.id(), &spaces, params.role, "invite")?;
+    let mut seed = zeroize::Zeroizing::new([0; 16]);
+    fill_random(&mut *seed);
+    let invite = Invite {
+        mesh,
+        seed,
+        role: params.role,
+        uses: params.uses,
+        not_after_ms: params.not_after_ms,
+        endpoints: params.endpoints,
+    };
+    let open = InviteOpen {
+        invite: invite.id(),
+        role: params.role,
+        spaces,
+        uses: params.uses,
+        not_after_ms: params.not_after_ms,
+        approve: params.approve,
+    };
+    let body = RecordBody::InviteOpen(open);
+    Ok((sign(node.secret(), mesh, parents(authority), body, now_ms)?, invite))
+}
+
+/// Closes an invite early.
+///
+/// # Errors
+/// [`IssueError::NotAllowed`] unless `node` made it or is an admin of the mesh.
+pub fn close_invite(
+    node: &NodeKey,
+    authority: &Authority,
+    invite: InviteId,
+    now_ms: u64,
+) -> Result<SignedRecord, IssueError> {
+    let mesh = authority.mesh().ok_or(IssueError::NoMesh)?;
+    let own = authority.invite(&invite).is_some_and(|state| state.issuer == node.id());
+    if !own && !is_mesh_admin(authority, &node.id()) {
+        return Err(IssueError::NotAllowed { what: "close the invite", needed: Role::Admin });
+    }
+    let body = RecordBody::InviteClose(InviteClose { invite });
+    sign(node.secret(), mesh, parents(authority), body, now_ms)
+}
+
+/// Grants `to` a role in the mesh and in `spaces`, with every key of each space if it may read.
+///
+/// `keys` returns the key of a space and epoch, as far as this node holds it.
+///
+/// # Errors
+/// [`IssueError::NotAllowed`], [`IssueError::UnknownSpace`], [`IssueError::NoKey`] if this node
+/// lacks a space's newest key.
+#[allow(clippy::too_many_arguments)] // each is one field of the record
+pub fn grant(
+    node: &NodeKey,
+    authority: &Authority,
+    to: NodeId,
+    name: &str,
+    role: Role,
+    spaces: &[SpaceId],
+    keys: &dyn Fn(&SpaceId, u32) -> Option<SpaceKey>,
+    invite: Option<InviteId>,
+    now_ms: u64,
+) -> Result<SignedRecord, IssueError> {
+    let mesh = authority.mesh().ok_or(IssueError::NoMesh)?;
+    may_grant(authority, &node.id(), spaces, role, "grant")?;
+    let mut grants = Vec::with_capacity(spaces.len());
+    for space in spaces {
+        let info = authority.space(space).ok_or(IssueError::UnknownSpace(*space))?;
+        let mut wrapped = Vec::new();
+        if role.can_read() {
+            for epoch in 1..=info.epoch {
+                match keys(space, epoch) {
+                    Some(key) => wrapped.push(wrap_key(&key, epoch, &to, &info.wrap_context())?),
+                    // Old epochs may be beyond this node's own grant; the newest may not.
+                    None if epoch < info.epoch => {}
+                    None => return Err(IssueError::NoKey(*space)),
+                }
+            }
+        }
+        grants.push(SpaceGrant { space: *space, role, keys: wrapped });
+    }
+    grants.sort_unstable_by_key(|grant| grant.space);
+    grants.dedup_by_key(|grant| grant.space);
+    let grant = Grant { node: to, node_name: name.to_owned(), role, spaces: grants, invite };
+    sign(node.secret(), mesh, parents(authority), RecordBody::Grant(grant), now_ms)
+}
+
+/// Certifies an agent of this node; the agent's key takes part, so that nobody claims another's.
+///
+/// # Errors
+/// [`IssueError::NotAllowed`] unless `node` is a member, [`IssueError::UnknownSpace`].
+pub fn certify_agent(
+    node: &NodeKey,
+    authority: &Authority,
+    agent: &AgentKey,
+    name: &str,
+    spaces: Option<Vec<SpaceId>>,
+    not_after_ms: Option<u64>,
+    now_ms: u64,
+) -> Result<SignedRecord, IssueError> {
+    let mesh = authority.mesh().ok_or(IssueError::NoMesh)?;
+    if !authority.is_member(&node.id()) {
+        return Err(IssueError::NotAllowed { what: "certify an agent", needed: Role::Relay });
+    }
+    let spaces = spaces.map(|mut spaces| {
+        spaces.sort_unstable();
+        spaces.dedup();
+        spaces
+    });
+    if let Some(unknown) = spaces.iter().flatten().find(|space| authority.space(space).is_none()) {
+        return Err(IssueError::UnknownSpace(*unknown));
+    }
+    let cert = AgentCert {
+        agent: agent.id(),
+        name: name.to_owned(),
+        spaces,
+        verbs: Verbs::ALL,
+        not_after_ms,
+        possession: agent.sign(&possession_message(&mesh, &node.public())),
+    };
+    sign(node.secret(), mesh, parents(authority), RecordBody::AgentCert(cert), now_ms)
+}
+
+/// Returns what an agent's key signs to agree to be certified by `issuer`.
+pub fn possession_message(mesh: &MeshId, issuer: &PublicKey) -> Vec<u8> {
+    [b"rhizome/agent-possession/1", &mesh.as_bytes()[..], issuer.as_bytes()].concat()
+}
+
+fn is_mesh_admin(authority: &Authority, node: &NodeId) -> bool {
+    authority.member(node).is_some_and(|member| member.role.can_grant())
+}
+
+fn may_grant(
+    authority: &Authority,
+    node: &NodeId,
+    spaces: &[SpaceId],
+    role: Role,
+    what: &'static str,
+) -> Result<(), IssueError> {
+    if role >= Role::Admin {
+        return Err(IssueError::NotAllowed { what, needed: Role::Owner });
+    }
+    if let Some(unknown) = spaces.iter().find(|space| authority.space(space).is_none()) {
+        return Err(IssueError::UnknownSpace(*unknown));
+    }
+    let here = |space| authority.role_in(node, space).is_some_and(Role::can_grant);
+    let is_allowed =
+        is_mesh_admin(authority, node) || (!spaces.is_empty() && spaces.iter().all(here));
+    if is_allowed { Ok(()) } else { Err(IssueError::NotAllowed { what, needed: Role::Admin }) }
+}
+
+fn parents(authority: &Authority) -> Vec<RecordId> {
+    // More heads than fit are joined by the next record.
+    authority.heads().iter().take(MAX_PARENTS).copied().collect()
+}
+
+fn sign(
+    key: &SecretKey,
+    mesh: MeshId,
+    parents: Vec<RecordId>,
+    body: RecordBody,
+    at_ms: u64,
+) -> Result<SignedRecord, IssueError> {
+    let record = Record { v: RECORD_VERSION, mesh, parents, at_ms, body };
+    Ok(SignedRecord::sign(key, record)?)
+}

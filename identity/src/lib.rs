@@ -42,6 +42,6 @@ pub use invite::{Invite, InviteEndpoint, InviteError, RedeemError, check_redeem}
 pub use issue::{InviteParams, IssueError};
 pub use keyfile::KeyFileError;
 pub use keys::{AgentKey, NodeKey, RootKey, SecretKey};
-pub use node_info::NodeInfo;
+pub use node_info::{NodeInfo, NodeInfoError};
 pub use record::{Record, RecordBody, RecordError, SignedRecord, Verbs};
 pub use role::Role;

@@ -1,6 +1,7 @@
 //! The records of the authority log, and their signed form.
 //!
-//! A record's payload is one deterministic CBOR map; its id is the BLAKE3 hash of that payload.
+//! A record's payload is one deterministic CBOR map; its id is the BLAKE3 hash of its
+//! signer and that payload.
 //! Kinds and fields that this version does not know are kept byte for byte, replicated and
 //! listed as deferred, so that a newer node's decisions survive an older node.
 
@@ -103,7 +104,7 @@ impl SignedRecord {
         let (record, understood) = codec::decode(sealed.payload)?;
         sealed.verify(RECORD_DOMAIN)?;
         Ok(SignedRecord(Arc::new(Inner {
-            id: RecordId::from_bytes(*blake3::hash(sealed.payload).as_bytes()),
+            id: id_of(&sealed.signer, sealed.payload),
             signer: sealed.signer,
             record,
             understood,
@@ -129,7 +130,7 @@ impl SignedRecord {
             }));
         }
         Ok(SignedRecord(Arc::new(Inner {
-            id: RecordId::from_bytes(*blake3::hash(&payload).as_bytes()),
+            id: id_of(&key.public(), &payload),
             signer: key.public(),
             record,
             understood: true,
@@ -169,6 +170,15 @@ impl SignedRecord {
             _ => self.0.record.mesh,
         }
     }
+}
+
+/// Returns the id of a record: BLAKE3 of its signer and its payload.
+///
+/// The signer is part of it: else anyone could sign a copy of another's payload and take its place.
+fn id_of(signer: &PublicKey, payload: &[u8]) -> RecordId {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(signer.as_bytes()).update(payload);
+    RecordId::from_bytes(*hasher.finalize().as_bytes())
 }
 
 impl PartialEq for SignedRecord {
