@@ -81,11 +81,10 @@ impl Default for Limits {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SandboxConfig {
-    /// Directory of everything this crate keeps: kernels, images, probes, sandboxes.
+    /// Directory of this node's sandboxes.
     pub dir: PathBuf,
-    /// Directory for sockets, whose paths have to be shorter than 108 bytes; chosen under
-    /// `XDG_RUNTIME_DIR`, `/run` or `/tmp` when absent.
-    pub runtime_dir: Option<PathBuf>,
+    /// Directory of kernels, images and probe results; daemons of one machine may share it.
+    pub images_dir: PathBuf,
     /// A kernel to boot instead of the distribution's.
     pub kernel: Option<PathBuf>,
     /// The modules of `kernel` (a directory as under `/lib/modules/<release>`); without it the
@@ -102,9 +101,10 @@ pub struct SandboxConfig {
 impl SandboxConfig {
     /// Returns the defaults for a data directory.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
+        let dir = dir.into();
         Self {
-            dir: dir.into(),
-            runtime_dir: None,
+            images_dir: dir.join("images"),
+            dir,
             kernel: None,
             kernel_modules: None,
             qemu: None,

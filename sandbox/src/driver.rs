@@ -1,21 +1,33 @@
 //! What runs a microVM.
+//!
+//! A driver starts a monitor in a directory of its own and hands back the guest's channel. It
+//! knows nothing of images, names or state files; those are the manager's.
 
+mod console;
+mod host;
 pub mod qemu;
+mod spawner;
 
-use std::{fmt, path::PathBuf};
+use std::{fmt, io, path::PathBuf};
 
 use futures::future::BoxFuture;
-use tokio::sync::watch;
+use tokio::{net::UnixStream, sync::watch};
+use tokio_util::sync::CancellationToken;
 
-use crate::Accel;
+use crate::{Accel, SandboxId, command::CommandError};
+
+pub use console::{Console, read_console};
+pub(crate) use host::{end_process, process_start};
 
 /// A microVM to start.
 #[derive(Debug, Clone)]
 pub struct VmRequest {
-    /// 0700 directory of this VM: console log and what else the driver writes.
+    /// The sandbox it is for; names the guest and picks the user its monitor runs as.
+    pub id: SandboxId,
+    /// Directory of this VM alone; the monitor can reach nothing else of the data directory.
     pub dir: PathBuf,
-    /// Directory of its sockets; short enough for socket paths.
-    pub sockets: PathBuf,
+    /// Where the console log goes; outside `dir`, so that the monitor cannot touch it.
+    pub console: PathBuf,
     /// The bootable kernel.
     pub kernel: PathBuf,
     /// The initial file system.
@@ -35,10 +47,10 @@ pub struct VmRequest {
 /// A block device of a microVM.
 #[derive(Debug, Clone)]
 pub struct Disk {
-    /// The raw file behind it.
+    /// The raw file behind it; a writable one lies in the VM's directory.
     pub path: PathBuf,
     /// Whether the guest may write.
-    pub read_only: bool,
+    pub writable: bool,
 }
 
 /// Starts microVMs.
@@ -50,9 +62,9 @@ pub trait VmmDriver: fmt::Debug + Send + Sync {
     fn version(&self) -> BoxFuture<'_, Result<String, DriverError>>;
 
     /// Returns the CPU model that guests get.
-    fn cpu_model(&self, accel: Accel) -> String;
+    fn cpu_model(&self, accel: Accel) -> &'static str;
 
-    /// Starts a microVM; returns once its channel socket exists, long before the guest answers.
+    /// Starts a microVM; returns once the monitor is on its channel, long before the guest is.
     fn start<'a>(&'a self, request: &'a VmRequest) -> BoxFuture<'a, Result<Vm, DriverError>>;
 }
 
@@ -61,15 +73,32 @@ pub trait VmmDriver: fmt::Debug + Send + Sync {
 pub struct Vm {
     /// The monitor's process id.
     pub pid: u32,
-    /// The socket of the guest's channel.
-    pub channel: PathBuf,
-    /// The console log.
-    pub console: PathBuf,
-    /// Becomes `Some(how)` when the monitor ended.
+    /// When that process started, in the kernel's clock ticks: with the id, it names one process.
+    pub started: u64,
+    /// The guest's channel; taken once.
+    pub channel: Option<UnixStream>,
+    /// Becomes `Some(how)` once the monitor has ended.
     pub ended: watch::Receiver<Option<String>>,
+    kill: CancellationToken,
 }
 
-/// Why a microVM could not be started or went away.
+impl Vm {
+    /// Kills the monitor and waits until it is gone.
+    pub async fn kill(&self) {
+        self.kill.cancel();
+        let mut ended = self.ended.clone();
+        // An error means that the watcher is gone, and the monitor with it.
+        let _ = ended.wait_for(Option::is_some).await;
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        self.kill.cancel();
+    }
+}
+
+/// Why a microVM could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverError {
@@ -79,11 +108,62 @@ pub enum DriverError {
         /// The program looked for.
         program: String,
     },
+    /// A helper program is missing or failed.
+    #[error("a helper program failed")]
+    Command(#[from] CommandError),
+    /// A file of the VM could not be made.
+    #[error("cannot use `{}`", path.display())]
+    Io {
+        /// Which one.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The monitor could not be started.
+    #[error("cannot start `{program}`")]
+    Spawn {
+        /// The program.
+        program: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The monitor ended before its guest could boot.
+    #[error("the monitor ended at once: {how}")]
+    Ended {
+        /// How, with its last words.
+        how: String,
+    },
+    /// The monitor did not open its channel.
+    #[error("the monitor was not ready within {seconds} seconds")]
+    NotReady {
+        /// How long it was given.
+        seconds: u64,
+    },
+    /// KVM was demanded and does not work here.
+    #[error("KVM does not work on this host: {reason}")]
+    NoKvm {
+        /// Why.
+        reason: String,
+    },
+    /// What the host says about itself could not be read.
+    #[error("cannot find out {what}")]
+    Host {
+        /// What.
+        what: &'static str,
+    },
 }
 
 impl DriverError {
     /// Returns what the reader can do about it.
     pub fn hint(&self) -> Option<String> {
-        None
+        match self {
+            Self::NotInstalled { .. } => Some(
+                "install it with `apt-get install qemu-system-x86`, or name the program in the configuration"
+                    .to_owned(),
+            ),
+            Self::Command(error) => error.hint(),
+            Self::NoKvm { .. } => Some("use `--accel auto` or `--accel tcg`".to_owned()),
+            _ => None,
+        }
     }
 }

@@ -2,7 +2,13 @@
 
 use std::{io, path::PathBuf};
 
-use crate::{SandboxId, channel, driver::DriverError, image::ImageError, kernel::KernelError};
+use crate::{
+    SandboxId,
+    channel::{ChannelError, ExecError, FileError},
+    driver::DriverError,
+    image::ImageError,
+    kernel::KernelError,
+};
 
 /// Why a sandbox could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +21,12 @@ pub enum SandboxError {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// Another daemon has the directory.
+    #[error("another daemon uses the sandbox directory `{}`", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
     },
     /// Nothing has this id, name or prefix.
     #[error("no sandbox is called `{wanted}`")]
@@ -69,13 +81,43 @@ pub enum SandboxError {
     /// The virtual machine monitor refused or died.
     #[error("cannot run the microVM")]
     Driver(#[from] DriverError),
-    /// The guest's channel failed.
+    /// The guest did not come up, or its channel failed.
     #[error("the guest of sandbox {id} failed")]
     Guest {
         /// Which one.
         id: SandboxId,
         /// How.
-        source: channel::ChannelError,
+        source: ChannelError,
+    },
+    /// The monitor ended while its guest booted.
+    #[error("the monitor of sandbox {id} ended: {how}")]
+    MonitorEnded {
+        /// Which one.
+        id: SandboxId,
+        /// How, with its last words.
+        how: String,
+    },
+    /// A command could not be run.
+    #[error("cannot run the command in sandbox {id}")]
+    Exec {
+        /// Which one.
+        id: SandboxId,
+        /// Why.
+        source: ExecError,
+    },
+    /// A file could not be read or written.
+    #[error("cannot use a file of sandbox {id}")]
+    File {
+        /// Which one.
+        id: SandboxId,
+        /// Why.
+        source: FileError,
+    },
+    /// The sandbox was ended while it was being made.
+    #[error("sandbox {id} was ended while it was being made")]
+    Cancelled {
+        /// Which one.
+        id: SandboxId,
     },
     /// The node is going down.
     #[error("the sandbox manager is stopping")]
@@ -89,6 +131,12 @@ impl SandboxError {
             Self::Image(error) => error.hint(),
             Self::Kernel(error) => error.hint(),
             Self::Driver(error) => error.hint(),
+            Self::Guest { source, .. } => source.hint(),
+            Self::Exec { source, .. } => source.hint(),
+            Self::File { source, .. } => source.hint(),
+            Self::InUse { .. } => {
+                Some("stop it with `rhizome down`, or use another data directory".to_owned())
+            }
             Self::Unknown { .. } => {
                 Some("`rhizome sandbox list` shows every sandbox of this node".to_owned())
             }

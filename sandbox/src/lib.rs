@@ -15,6 +15,8 @@ pub mod image;
 pub mod kernel;
 pub mod probe;
 
+mod apt;
+mod command;
 mod config;
 mod error;
 mod fingerprint;
@@ -22,8 +24,11 @@ mod id;
 mod info;
 mod manager;
 mod progress;
+mod staging;
 
+pub use apt::AptError;
 pub use channel::guest_binary;
+pub use command::CommandError;
 pub use config::{Accel, Limits, SandboxConfig};
 pub use error::SandboxError;
 pub use fingerprint::Fingerprint;

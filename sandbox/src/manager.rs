@@ -1,16 +1,49 @@
 //! Every sandbox of one node.
+//!
+//! A sandbox is an [`Entry`](entry::Entry): its state in memory, and beside it on disk a
+//! directory with `state.json`, the console log and, while it runs, the directory that its
+//! monitor works in. One task owns each running monitor ([`watch`]); whoever wants the sandbox to
+//! end cancels its token, and the task does the rest.
 
-use std::{pin::Pin, sync::Arc};
+mod create;
+mod entry;
+mod files;
+mod leftovers;
+mod watch;
 
-use serde::{Deserialize, Serialize};
-use tokio::{io::AsyncRead, sync::mpsc};
+use std::{
+    collections::BTreeMap,
+    fs::{File, OpenOptions},
+    os::unix::fs::OpenOptionsExt,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use rustix::fs::{FlockOperation, flock};
+use tokio::sync::{OnceCell, mpsc};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::warn;
+
+pub use files::{DirEntry, FileDownload, FileKind, FileStat};
 
 use crate::{
     Progress, SandboxConfig, SandboxError, SandboxId, SandboxInfo, SandboxSpec,
-    channel::{DoorStream, ExecHandle, ExecRequest},
+    channel::{DoorStream, ExecHandle, ExecRequest, GuestChannel},
+    driver::{VmmDriver, qemu::Qemu, read_console},
     image::ImageStore,
-    probe::AccelDecision,
+    probe::{self, AccelDecision},
+    silent,
+    staging::make_private_dir,
 };
+use entry::Entry;
+
+/// Connections of all guests that wait for the node to take them; a full queue makes guests wait.
+const DOOR_QUEUE: usize = 64;
+/// Time that monitors have to be gone when the node goes down.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
+/// Fewest characters of an id that are looked up as a prefix.
+const MIN_PREFIX: usize = 3;
 
 /// A connection that a guest opened to its node.
 #[derive(Debug)]
@@ -21,64 +54,9 @@ pub struct DoorConnection {
     pub stream: DoorStream,
 }
 
-/// A file on its way out of a guest.
-pub struct FileDownload {
-    /// Its size in bytes when it was opened; the reader ends there or fails.
-    pub size: u64,
-    /// Its permission bits.
-    pub mode: u32,
-    /// Its content.
-    pub reader: Pin<Box<dyn AsyncRead + Send>>,
-}
-
-impl std::fmt::Debug for FileDownload {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FileDownload")
-            .field("size", &self.size)
-            .field("mode", &self.mode)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What a path in a guest is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FileKind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Directory,
-    /// A symbolic link.
-    Symlink,
-    /// A device, socket or pipe.
-    Other,
-}
-
-/// What is known about a path in a guest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileStat {
-    /// What it is.
-    pub kind: FileKind,
-    /// Size in bytes.
-    pub size: u64,
-    /// Permission bits.
-    pub mode: u32,
-    /// Last change, in Unix milliseconds.
-    pub modified_ms: u64,
-    /// The target of a symbolic link.
-    pub link: Option<String>,
-}
-
-/// One name in a directory of a guest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DirEntry {
-    /// Its name: never empty, `.`, `..` or with a slash.
-    pub name: String,
-    /// What it is.
-    pub stat: FileStat,
-}
-
 /// Every sandbox of one node; cheap to clone.
+///
+/// [`Self::shutdown`] ends them all; so does the end of the process, however it comes.
 #[derive(Debug, Clone)]
 pub struct Sandboxes {
     inner: Arc<Inner>,
@@ -86,25 +64,73 @@ pub struct Sandboxes {
 
 #[derive(Debug)]
 struct Inner {
+    config: SandboxConfig,
+    /// `<dir>/sandboxes`: one directory per sandbox.
+    dir: PathBuf,
     images: ImageStore,
+    driver: Arc<dyn VmmDriver>,
+    accel: OnceCell<AccelDecision>,
+    entries: Mutex<BTreeMap<SandboxId, Arc<Entry>>>,
+    doors: mpsc::Sender<DoorConnection>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+    /// Held for as long as this lives: one daemon per directory.
+    _lock: File,
 }
 
 impl Sandboxes {
     /// Opens the sandbox directory; leftovers of a daemon that died are ended and listed as failed.
     ///
     /// # Errors
-    /// When the directory cannot be used.
+    /// [`SandboxError::Directory`] and [`SandboxError::InUse`].
     pub async fn open(
         config: SandboxConfig,
     ) -> Result<(Self, mpsc::Receiver<DoorConnection>), SandboxError> {
-        let _ = config;
-        todo!()
+        let driver = Arc::new(Qemu::new(config.qemu.clone()));
+        Self::open_with(config, driver).await
+    }
+
+    /// As [`Self::open`], with another driver than QEMU.
+    ///
+    /// # Errors
+    /// [`SandboxError::Directory`] and [`SandboxError::InUse`].
+    pub async fn open_with(
+        config: SandboxConfig,
+        driver: Arc<dyn VmmDriver>,
+    ) -> Result<(Self, mpsc::Receiver<DoorConnection>), SandboxError> {
+        let dir = config.dir.join("sandboxes");
+        let lock = lock(&dir)?;
+        let images = ImageStore::open(&config)?;
+        let found = leftovers::read(&dir).map_err(|source| SandboxError::Directory {
+            path: dir.clone(),
+            source,
+        })?;
+        let (doors, opened) = mpsc::channel(DOOR_QUEUE);
+        let entries = found.into_iter().map(|entry| (entry.id, Arc::new(entry)));
+        let inner = Inner {
+            dir,
+            images,
+            driver,
+            accel: OnceCell::new(),
+            entries: Mutex::new(entries.collect()),
+            doors,
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            config,
+            _lock: lock,
+        };
+        let sandboxes = Self {
+            inner: Arc::new(inner),
+        };
+        sandboxes.inner.prune();
+        Ok((sandboxes, opened))
     }
 
     /// Makes a sandbox and returns once its guest answers.
     ///
     /// # Errors
-    /// Whatever step failed; everything done before it is undone.
+    /// Whatever step failed; everything done before it is undone, and the sandbox stays listed as
+    /// failed, with its console log. A request that cannot be met leaves nothing.
     ///
     /// # Cancel safety
     /// The work goes on in a task of its own; a dropped future leaves a sandbox to be killed.
@@ -113,108 +139,64 @@ impl Sandboxes {
         spec: SandboxSpec,
         progress: Progress,
     ) -> Result<SandboxInfo, SandboxError> {
-        let _ = (spec, progress);
-        todo!()
+        let inner = Arc::clone(&self.inner);
+        if inner.stop.is_cancelled() {
+            return Err(SandboxError::Stopping);
+        }
+        let work = self
+            .inner
+            .tasks
+            .spawn(async move { create::create(&inner, spec, &progress).await });
+        work.await.unwrap_or(Err(SandboxError::Stopping))
     }
 
     /// Returns every sandbox, the newest first.
     pub fn list(&self) -> Vec<SandboxInfo> {
-        todo!()
+        let mut infos: Vec<_> = self.inner.entries().values().map(|e| e.info()).collect();
+        infos.sort_by(|a, b| (b.created_ms, b.id).cmp(&(a.created_ms, a.id)));
+        infos
     }
 
     /// Returns the sandbox with this id, name or unique prefix of an id.
     ///
+    /// A name means the running sandbox that has it, or else the newest one that had it.
+    ///
     /// # Errors
     /// [`SandboxError::Unknown`] or [`SandboxError::Ambiguous`].
     pub fn get(&self, wanted: &str) -> Result<SandboxInfo, SandboxError> {
-        let _ = wanted;
-        todo!()
+        find(self.list(), wanted)
     }
 
     /// Starts a command.
     ///
+    /// The sandbox's own environment is below what the request sets.
+    ///
     /// # Errors
-    /// [`SandboxError::NotRunning`], or the guest's refusal.
+    /// [`SandboxError::NotRunning`] or [`SandboxError::Exec`].
     pub async fn exec(
         &self,
         id: &SandboxId,
-        request: ExecRequest,
+        mut request: ExecRequest,
     ) -> Result<ExecHandle, SandboxError> {
-        let _ = (id, request);
-        todo!()
-    }
-
-    /// Opens a file of the guest for reading.
-    ///
-    /// # Errors
-    /// [`SandboxError::NotRunning`], or the guest's refusal.
-    pub async fn read_file(
-        &self,
-        id: &SandboxId,
-        path: &str,
-    ) -> Result<FileDownload, SandboxError> {
-        let _ = (id, path);
-        todo!()
-    }
-
-    /// Writes a file of the guest, whole or not at all; returns its size.
-    ///
-    /// # Errors
-    /// [`SandboxError::NotRunning`], or the guest's refusal.
-    pub async fn write_file(
-        &self,
-        id: &SandboxId,
-        path: &str,
-        mode: u32,
-        reader: impl AsyncRead + Send + Unpin,
-    ) -> Result<u64, SandboxError> {
-        let _ = (id, path, mode, reader);
-        todo!()
-    }
-
-    /// Tells what a path of the guest is; symbolic links are not followed.
-    ///
-    /// # Errors
-    /// [`SandboxError::NotRunning`], or the guest's refusal.
-    pub async fn stat(&self, id: &SandboxId, path: &str) -> Result<FileStat, SandboxError> {
-        let _ = (id, path);
-        todo!()
-    }
-
-    /// Lists a directory of the guest, sorted by name.
-    ///
-    /// # Errors
-    /// [`SandboxError::NotRunning`], or the guest's refusal.
-    pub async fn list_dir(
-        &self,
-        id: &SandboxId,
-        path: &str,
-    ) -> Result<Vec<DirEntry>, SandboxError> {
-        let _ = (id, path);
-        todo!()
-    }
-
-    /// Makes a directory of the guest and those above it; one that exists is fine.
-    ///
-    /// # Errors
-    /// [`SandboxError::NotRunning`], or the guest's refusal.
-    pub async fn make_dir(
-        &self,
-        id: &SandboxId,
-        path: &str,
-        mode: u32,
-    ) -> Result<(), SandboxError> {
-        let _ = (id, path, mode);
-        todo!()
+        let entry = self.inner.entry(id)?;
+        let channel = entry.channel()?;
+        for (name, value) in &entry.env {
+            request
+                .env
+                .entry(name.clone())
+                .or_insert_with(|| value.clone());
+        }
+        let started = channel.exec(request).await;
+        started.map_err(|source| SandboxError::Exec { id: *id, source })
     }
 
     /// Returns the last mebibyte of the guest's console.
     ///
     /// # Errors
-    /// When the log cannot be read.
+    /// [`SandboxError::Unknown`], or [`SandboxError::Directory`] when the log cannot be read.
     pub async fn logs(&self, id: &SandboxId) -> Result<String, SandboxError> {
-        let _ = id;
-        todo!()
+        let path = self.inner.entry(id)?.console();
+        read_console(&path).map_err(|source| SandboxError::Directory { path, source })
     }
 
     /// Ends a sandbox; one that has ended already is fine.
@@ -222,13 +204,23 @@ impl Sandboxes {
     /// # Errors
     /// [`SandboxError::Unknown`].
     pub async fn kill(&self, id: &SandboxId) -> Result<(), SandboxError> {
-        let _ = id;
-        todo!()
+        let entry = self.inner.entry(id)?;
+        entry.kill.cancel();
+        entry.wait_ended().await;
+        Ok(())
     }
 
     /// Ends every sandbox and waits for their monitors to be gone.
     pub async fn shutdown(&self) {
-        todo!()
+        self.inner.stop.cancel();
+        self.inner.tasks.close();
+        let gone = tokio::time::timeout(SHUTDOWN_GRACE, self.inner.tasks.wait()).await;
+        if gone.is_err() {
+            warn!(
+                left = self.inner.tasks.len(),
+                "sandbox tasks outlived the shutdown grace period"
+            );
+        }
     }
 
     /// Returns the image store.
@@ -241,6 +233,105 @@ impl Sandboxes {
     /// # Errors
     /// When KVM is demanded and does not work, or nothing can run at all.
     pub async fn accel(&self) -> Result<AccelDecision, SandboxError> {
-        todo!()
+        self.inner.accel(&silent()).await
+    }
+
+    fn channel(&self, id: &SandboxId) -> Result<GuestChannel, SandboxError> {
+        self.inner.entry(id)?.channel()
     }
 }
+
+impl Inner {
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<SandboxId, Arc<Entry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn entry(&self, id: &SandboxId) -> Result<Arc<Entry>, SandboxError> {
+        let found = self.entries().get(id).cloned();
+        found.ok_or_else(|| SandboxError::Unknown {
+            wanted: id.to_string(),
+        })
+    }
+
+    async fn accel(&self, progress: &Progress) -> Result<AccelDecision, SandboxError> {
+        let decide = || probe::decide(&self.config, &self.images, &*self.driver, progress);
+        self.accel.get_or_try_init(decide).await.cloned()
+    }
+
+    /// Forgets the oldest sandboxes that ended, beyond what the limits keep.
+    fn prune(&self) {
+        let mut entries = self.entries();
+        let mut ended: Vec<_> = entries
+            .values()
+            .map(|entry| entry.info())
+            .filter(|info| info.state.has_ended())
+            .map(|info| (info.created_ms, info.id))
+            .collect();
+        ended.sort_unstable();
+        let surplus = ended.len().saturating_sub(self.config.limits.max_ended);
+        for (_, id) in ended.into_iter().take(surplus) {
+            if let Some(entry) = entries.remove(&id) {
+                let _ = std::fs::remove_dir_all(&entry.dir);
+            }
+        }
+    }
+}
+
+fn find(infos: Vec<SandboxInfo>, wanted: &str) -> Result<SandboxInfo, SandboxError> {
+    let unknown = || SandboxError::Unknown {
+        wanted: wanted.chars().take(128).collect(),
+    };
+    if let Ok(id) = wanted.parse::<SandboxId>() {
+        let found = infos.into_iter().find(|info| info.id == id);
+        return found.ok_or_else(unknown);
+    }
+    let named = |info: &&SandboxInfo| info.name.as_deref() == Some(wanted);
+    let running = infos.iter().filter(named).find(|i| !i.state.has_ended());
+    if let Some(info) = running.or_else(|| infos.iter().find(named)) {
+        return Ok(info.clone());
+    }
+    if wanted.len() < MIN_PREFIX {
+        return Err(unknown());
+    }
+    let mut matching = infos.into_iter().filter(|info| info.id.to_string().starts_with(wanted));
+    let first = matching.next().ok_or_else(unknown)?;
+    match matching.count() {
+        0 => Ok(first),
+        others => Err(SandboxError::Ambiguous {
+            wanted: wanted.to_owned(),
+            matches: others + 1,
+        }),
+    }
+}
+
+/// Takes the directory for this daemon alone.
+fn lock(dir: &std::path::Path) -> Result<File, SandboxError> {
+    let directory = |source| SandboxError::Directory {
+        path: dir.to_owned(),
+        source,
+    };
+    make_private_dir(dir).map_err(directory)?;
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(dir.join(".lock"))
+        .map_err(directory)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(SandboxError::InUse {
+            path: dir.to_owned(),
+        }),
+        Err(error) => Err(directory(error.into())),
+    }
+}
+
+/// Returns the time in Unix milliseconds.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,36 @@
 //! What this host can run, found by running it.
+//!
+//! That `/dev/kvm` opens says little: there are hosts on which a tiny guest runs in it and Linux
+//! hangs. So the real kernel is booted once, with a deadline, and the answer kept until the host,
+//! QEMU or the kernel changes.
+
+mod doctor;
+
+use std::{
+    fs::{self, OpenOptions},
+    io,
+    path::Path,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Accel, SandboxConfig};
+pub use doctor::{Check, CheckStatus, report};
+
+use crate::{
+    Accel, Progress, SandboxConfig, SandboxError, SandboxId,
+    channel::{ChannelLimits, GuestChannel},
+    driver::{DriverError, VmRequest, VmmDriver},
+    image::{Image, ImageStore},
+    progress::step,
+    staging::{DirLock, write_atomic},
+};
+
+/// Time a kernel under KVM has to come up; it takes well under a second where KVM works.
+const KVM_DEADLINE: Duration = Duration::from_secs(6);
+/// Memory of the probe's guest, in MiB.
+const PROBE_MEMORY_MIB: u32 = 192;
+const KVM_DEVICE: &str = "/dev/kvm";
 
 /// How guests will run on this host, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,33 +41,166 @@ pub struct AccelDecision {
     pub reason: String,
 }
 
-/// One line of `rhizome doctor`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Check {
-    /// Stable short name: `qemu`, `kernel`, `acceleration`, `disk`, `mmdebstrap`, …
-    pub name: String,
-    /// How it stands.
-    pub status: CheckStatus,
-    /// What was found.
-    pub found: String,
-    /// The command that mends it, where there is one.
-    pub mend: Option<String>,
+/// What a kept answer depends on.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Conditions {
+    boot_id: String,
+    vmm: String,
+    kernel: String,
+    root: bool,
 }
 
-/// How one thing stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CheckStatus {
-    /// As it should be.
-    Ok,
-    /// Works, with less than it could have.
-    Warn,
-    /// Sandboxes cannot run.
-    Fail,
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    conditions: Conditions,
+    works: bool,
+    reason: String,
 }
 
-/// Looks at everything sandboxes need; boots a kernel at most once per host boot.
-pub async fn report(config: &SandboxConfig) -> Vec<Check> {
-    let _ = config;
-    todo!()
+/// Decides how guests run here.
+pub(crate) async fn decide(
+    config: &SandboxConfig,
+    images: &ImageStore,
+    driver: &dyn VmmDriver,
+    progress: &Progress,
+) -> Result<AccelDecision, SandboxError> {
+    if config.accel == Accel::Tcg {
+        return Ok(AccelDecision {
+            accel: Accel::Tcg,
+            reason: "emulation was asked for".to_owned(),
+        });
+    }
+    let (works, reason) = match openable() {
+        Ok(()) => try_kvm(config, images, driver, progress).await?,
+        Err(reason) => (false, reason),
+    };
+    match (works, config.accel) {
+        (true, _) => Ok(AccelDecision {
+            accel: Accel::Kvm,
+            reason,
+        }),
+        (false, Accel::Kvm) => Err(DriverError::NoKvm { reason }.into()),
+        (false, _) => Ok(AccelDecision {
+            accel: Accel::Tcg,
+            reason,
+        }),
+    }
+}
+
+/// Tells whether KVM is there at all, or why not.
+fn openable() -> Result<(), String> {
+    match OpenOptions::new().read(true).write(true).open(KVM_DEVICE) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(format!("{KVM_DEVICE} is not there"))
+        }
+        Err(error) => Err(format!("{KVM_DEVICE} cannot be opened: {error}")),
+    }
+}
+
+async fn try_kvm(
+    config: &SandboxConfig,
+    images: &ImageStore,
+    driver: &dyn VmmDriver,
+    progress: &Progress,
+) -> Result<(bool, String), SandboxError> {
+    let image = images.minimal(progress).await?;
+    let conditions = Conditions {
+        boot_id: boot_id(),
+        vmm: driver.version().await?,
+        kernel: image.info.kernel.clone(),
+        root: rustix::process::geteuid().is_root(),
+    };
+    let dir = config.images_dir.join("probe");
+    let directory = |source| SandboxError::Directory {
+        path: dir.clone(),
+        source,
+    };
+    let lock = DirLock::acquire(&dir, || {
+        step(progress, "probe", "waiting for another daemon that tries KVM");
+    })
+    .await
+    .map_err(directory)?;
+    let kept = dir.join("kvm.json");
+    if let Some(kept) = read_kept(&kept).filter(|kept| kept.conditions == conditions) {
+        return Ok((kept.works, kept.reason));
+    }
+    step(progress, "probe", "trying KVM with the real kernel");
+    let staging = lock.stage().map_err(directory)?;
+    let (works, reason) = boot(driver, &image, staging.path()).await;
+    let answer = Kept {
+        conditions,
+        works,
+        reason,
+    };
+    let json = serde_json::to_vec(&answer).expect("an answer becomes JSON");
+    write_atomic(&kept, &json).map_err(directory)?;
+    Ok((answer.works, answer.reason))
+}
+
+/// Boots the kernel under KVM and tells whether its guest came up, and what was seen.
+async fn boot(driver: &dyn VmmDriver, image: &Image, dir: &Path) -> (bool, String) {
+    let vm_dir = dir.join("vm");
+    if let Err(error) = crate::staging::make_private_dir(&vm_dir) {
+        return (false, format!("KVM could not be tried: {error}"));
+    }
+    let request = VmRequest {
+        id: SandboxId::from_bytes([0; 16]),
+        dir: vm_dir,
+        console: dir.join("console.log"),
+        kernel: image.kernel(),
+        initramfs: image.initramfs(),
+        disks: Vec::new(),
+        memory_mib: PROBE_MEMORY_MIB,
+        vcpus: 1,
+        accel: Accel::Kvm,
+        kernel_args: Vec::new(),
+    };
+    let mut vm = match driver.start(&request).await {
+        Ok(vm) => vm,
+        Err(error) => return (false, format!("a guest under KVM did not start: {error}")),
+    };
+    let stream = vm.channel.take().expect("a started VM has its channel");
+    let limits = ChannelLimits {
+        hello_deadline: KVM_DEADLINE,
+        ..ChannelLimits::default()
+    };
+    let answer = match GuestChannel::start(stream, limits).await {
+        Ok(_) => (true, "a kernel boots under KVM".to_owned()),
+        Err(_) => match vm.ended.borrow().clone() {
+            Some(how) => (false, format!("a guest under KVM ended: {how}")),
+            None => (
+                false,
+                format!(
+                    "{KVM_DEVICE} opens, but a kernel in it did not come up within {} seconds",
+                    KVM_DEADLINE.as_secs()
+                ),
+            ),
+        },
+    };
+    vm.kill().await;
+    answer
+}
+
+fn read_kept(path: &Path) -> Option<Kept> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+/// Returns the id the host's kernel drew when it started.
+pub(crate) fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
+}
+
+/// Returns the bytes that may still be written below a directory; the nearest one that exists
+/// is asked.
+pub(crate) fn free_bytes(dir: &Path) -> io::Result<u64> {
+    let existing = dir
+        .ancestors()
+        .find(|path| path.exists())
+        .unwrap_or(Path::new("/"));
+    let stat = rustix::fs::statvfs(existing)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }

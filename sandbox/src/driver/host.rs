@@ -1,0 +1,94 @@
+//! What a driver reads from its host.
+
+use std::{fs, path::Path};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// Returns the frequency of the host's time stamp counter in kHz.
+///
+/// The kernel's `bogomips` is twice that frequency in MHz on every x86 processor whose counter
+/// it trusts, to two decimals. Reading the counter ourselves would take an `unsafe` instruction
+/// and a second of measuring to be as exact.
+pub(super) fn tsc_khz() -> Option<u64> {
+    parse_bogomips(&fs::read_to_string("/proc/cpuinfo").ok()?)
+}
+
+fn parse_bogomips(cpuinfo: &str) -> Option<u64> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("bogomips"))?;
+    let (whole, part) = line.split_once(':')?.1.trim().split_once('.')?;
+    let whole: u64 = whole.parse().ok()?;
+    let part: u64 = format!("{part:0<3}").get(..3)?.parse().ok()?;
+    let khz = (whole.checked_mul(1000)? + part) / 2;
+    (100_000..20_000_000).contains(&khz).then_some(khz)
+}
+
+/// Returns when a process started, in clock ticks since the host's boot; `None` once it is gone.
+pub(crate) fn process_start(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (state, start) = parse_stat(&stat)?;
+    // A zombie is gone for our purposes: it runs nothing and holds no memory.
+    (state != 'Z').then_some(start)
+}
+
+/// Reads state (field 3) and start time (field 22) of proc(5)'s `stat`. The name in field 2 may
+/// hold spaces and parentheses, so fields are counted from its end.
+fn parse_stat(stat: &str) -> Option<(char, u64)> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+/// Kills a process that another daemon started, if it still is that process; tells whether it was.
+pub(crate) fn end_process(pid: u32, started: u64) -> bool {
+    let Some(pid_nonzero) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+        return false;
+    };
+    // The descriptor pins the process: whatever has the number afterwards is not signalled.
+    let Ok(process) = pidfd_open(pid_nonzero, PidfdFlags::empty()) else {
+        return false;
+    };
+    if process_start(pid) != Some(started) {
+        return false;
+    }
+    pidfd_send_signal(&process, Signal::KILL).is_ok()
+}
+
+/// Returns the group that may use KVM.
+pub(super) fn kvm_group() -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    Some(fs::metadata(Path::new("/dev/kvm")).ok()?.gid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bogomips_give_the_counter_frequency() {
+        assert_eq!(parse_bogomips("x: 1\nbogomips\t: 5192.26\n"), Some(2_596_130));
+        assert_eq!(parse_bogomips("bogomips\t: 5200.00\n"), Some(2_600_000));
+        for hostile in ["", "bogomips", "bogomips : x.y", "bogomips : 1.0", "bogomips : 99999999999999999999.0"] {
+            assert_eq!(parse_bogomips(hostile), None, "{hostile}");
+        }
+    }
+
+    #[test]
+    fn a_process_is_named_by_its_start() {
+        let tail = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20";
+        let stat = format!("77 (qemu) sys) (x) {tail}");
+        assert_eq!(parse_stat(&stat), Some(('S', 4242)));
+        assert_eq!(parse_stat("77 (x) S"), None);
+        assert!(process_start(std::process::id()).is_some());
+    }
+
+    #[test]
+    fn only_the_same_process_is_ended() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let started = process_start(child.id()).unwrap();
+        assert!(!end_process(child.id(), started + 1));
+        assert!(child.try_wait().unwrap().is_none());
+        assert!(end_process(child.id(), started));
+        assert!(!child.wait().unwrap().success());
+        assert!(!end_process(0, 0));
+    }
+}
