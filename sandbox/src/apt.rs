@@ -53,7 +53,9 @@ impl AptError {
                 .or_else(|| Some("check the network and `apt-get update`".to_owned())),
             Self::NoPackage {
                 update: Some(said), ..
-            } => Some(format!("`apt-get update` failed, is there a network? {said}")),
+            } => Some(format!(
+                "`apt-get update` failed, is there a network? {said}"
+            )),
             Self::NoPackage { .. } => {
                 Some("check the sources in /etc/apt/sources.list.d".to_owned())
             }
@@ -98,7 +100,9 @@ impl Apt {
             .output()
             .await;
         match shown {
-            Ok(bytes) if !bytes.is_empty() => Ok(Some(parse_depends(&String::from_utf8_lossy(&bytes)))),
+            Ok(bytes) if !bytes.is_empty() => {
+                Ok(Some(parse_depends(&String::from_utf8_lossy(&bytes))))
+            }
             Ok(_) | Err(CommandError::Failed { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -128,7 +132,11 @@ impl Apt {
             path: packages.clone(),
             source,
         };
-        step(progress, "packages", format_args!("downloading {}", names.join(", ")));
+        step(
+            progress,
+            "packages",
+            format_args!("downloading {}", names.join(", ")),
+        );
         self.helper("apt-get")
             .args(["download", "--"])
             .args(names)
@@ -146,8 +154,20 @@ impl Apt {
             }
         }
         for file in &files {
-            step(progress, "packages", format_args!("unpacking {}", file.file_name().unwrap_or_default().to_string_lossy()));
-            Helper::new("dpkg-deb").arg("-x").arg(file).arg(into).run(|_| {}).await?;
+            step(
+                progress,
+                "packages",
+                format_args!(
+                    "unpacking {}",
+                    file.file_name().unwrap_or_default().to_string_lossy()
+                ),
+            );
+            Helper::new("dpkg-deb")
+                .arg("-x")
+                .arg(file)
+                .arg(into)
+                .run(|_| {})
+                .await?;
         }
         for file in &files {
             fs::remove_file(file).map_err(io)?;

@@ -331,7 +331,10 @@ mod tests {
             program: "mkfs.erofs".into(),
         };
         assert!(error.hint().unwrap().contains("erofs-utils"));
-        let error = Helper::new("no-such-program-here").output().await.unwrap_err();
+        let error = Helper::new("no-such-program-here")
+            .output()
+            .await
+            .unwrap_err();
         assert!(matches!(error, CommandError::NotFound { .. }));
     }
 

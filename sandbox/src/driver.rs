@@ -86,9 +86,17 @@ impl Vm {
     /// Kills the monitor and waits until it is gone.
     pub async fn kill(&self) {
         self.kill.cancel();
+        self.wait().await;
+    }
+
+    /// Waits until the monitor has ended and returns how.
+    pub async fn wait(&self) -> String {
         let mut ended = self.ended.clone();
         // An error means that the watcher is gone, and the monitor with it.
-        let _ = ended.wait_for(Option::is_some).await;
+        let how = ended.wait_for(Option::is_some).await;
+        how.ok()
+            .and_then(|how| how.clone())
+            .unwrap_or_else(|| "nobody saw how".to_owned())
     }
 }
 

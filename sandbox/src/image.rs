@@ -140,8 +140,7 @@ impl ImageStore {
         // The kernel first: without it a minute of building would be for nothing.
         kernel::ensure(&self.config, &progress).await?;
         let images_dir = &self.config.images_dir;
-        let rootfs =
-            debian::ensure(images_dir, debian::DEFAULT_SUITE, packages, &progress).await?;
+        let rootfs = debian::ensure(images_dir, debian::DEFAULT_SUITE, packages, &progress).await?;
         Ok(self.assemble(Some(rootfs), &progress).await?.info)
     }
 
@@ -220,10 +219,13 @@ impl ImageStore {
         let kernel = kernel::ensure(&self.config, progress).await?;
         let busybox = initramfs::Busybox::find(&self.config.images_dir, progress).await?;
         let dir = self.images_dir();
-        let initramfs = initramfs::build(&kernel, &busybox, guest_binary())
-            .map_err(ImageError::io(&dir))?;
+        let initramfs =
+            initramfs::build(&kernel, &busybox, guest_binary()).map_err(ImageError::io(&dir))?;
         let mut parts = BTreeMap::from([
-            ("vmlinuz".to_owned(), part_of(&kernel.image, kernel.hash.clone())?),
+            (
+                "vmlinuz".to_owned(),
+                part_of(&kernel.image, kernel.hash.clone())?,
+            ),
             (
                 "initramfs".to_owned(),
                 Part {
@@ -233,7 +235,10 @@ impl ImageStore {
             ),
         ]);
         if let Some(rootfs) = &rootfs {
-            parts.insert("root.img".to_owned(), part_of(&rootfs.path, rootfs.hash.clone())?);
+            parts.insert(
+                "root.img".to_owned(),
+                part_of(&rootfs.path, rootfs.hash.clone())?,
+            );
         }
         let root_format = rootfs.as_ref().map(|rootfs| rootfs.format.clone());
         let id = id_of(&parts, root_format.as_deref());
@@ -241,7 +246,11 @@ impl ImageStore {
             return Ok(image);
         }
         let lock = DirLock::acquire(&dir, || {
-            step(progress, "image", "waiting for another daemon that writes an image");
+            step(
+                progress,
+                "image",
+                "waiting for another daemon that writes an image",
+            );
         })
         .await
         .map_err(ImageError::io(&dir))?;
@@ -261,7 +270,12 @@ impl ImageStore {
         let manifest = Manifest {
             version: MANIFEST_VERSION,
             info: ImageInfo {
-                name: if rootfs.is_some() { "debian" } else { "minimal" }.to_owned(),
+                name: if rootfs.is_some() {
+                    "debian"
+                } else {
+                    "minimal"
+                }
+                .to_owned(),
                 created_ms: crate::manager::now_ms(),
                 size_bytes: parts.values().map(|part| part.size).sum(),
                 lineage: lineage(&kernel, rootfs.as_ref()),
@@ -275,7 +289,11 @@ impl ImageStore {
         write_atomic(&staging.path().join(MANIFEST), &json).map_err(ImageError::io(&dir))?;
         let name = &manifest.info.id[..16];
         let entry = staging.commit(name).map_err(ImageError::io(&dir))?;
-        step(progress, "image", format_args!("image {} {name} is ready", manifest.info.name));
+        step(
+            progress,
+            "image",
+            format_args!("image {} {name} is ready", manifest.info.name),
+        );
         Ok(Image {
             info: manifest.info,
             dir: entry,

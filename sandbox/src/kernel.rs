@@ -68,7 +68,11 @@ pub async fn ensure(config: &SandboxConfig, progress: &Progress) -> Result<Kerne
     }
     let dir = kernels_dir(config);
     let lock = DirLock::acquire(&dir, || {
-        step(progress, "kernel", "waiting for another daemon that prepares the kernel");
+        step(
+            progress,
+            "kernel",
+            "waiting for another daemon that prepares the kernel",
+        );
     })
     .await
     .map_err(KernelError::io(&dir))?;
@@ -80,7 +84,11 @@ pub async fn ensure(config: &SandboxConfig, progress: &Progress) -> Result<Kerne
         Some(path) => source::given(path, config.kernel_modules.as_deref())?,
         None => source::package(&dir, &staging.path().join("unpacked"), progress).await?,
     };
-    step(progress, "kernel", format_args!("keeping Linux {}", found.release));
+    step(
+        progress,
+        "kernel",
+        format_args!("keeping Linux {}", found.release),
+    );
     let image = staging.path().join("vmlinuz");
     fs::copy(&found.image, &image).map_err(KernelError::io(&found.image))?;
     let hash = hash_file(&image).map_err(KernelError::io(&image))?;
@@ -221,7 +229,13 @@ fn entry_name(release: &str, hash: &str) -> String {
     // A release comes out of a file that the user named: keep it from being a path.
     let release: String = release
         .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || "._+-".contains(c) { c } else { '_' })
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || "._+-".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        })
         .take(96)
         .collect();
     format!("linux-{release}-{}", &hash[..12])
@@ -264,7 +278,9 @@ fn release_of(path: &Path) -> Result<String, KernelError> {
 fn release_in(bytes: &[u8]) -> Option<String> {
     let banner = if bytes.get(0x202..0x206) == Some(b"HdrS") {
         // Documentation/arch/x86/boot.rst: a pointer, less 0x200, to a NUL-terminated banner.
-        let at = usize::from(u16::from_le_bytes(bytes.get(0x20e..0x210)?.try_into().ok()?));
+        let at = usize::from(u16::from_le_bytes(
+            bytes.get(0x20e..0x210)?.try_into().ok()?,
+        ));
         bytes.get(at + 0x200..)?
     } else if bytes.starts_with(b"\x7fELF") {
         const BANNER: &[u8] = b"Linux version ";
@@ -273,10 +289,7 @@ fn release_in(bytes: &[u8]) -> Option<String> {
     } else {
         return None;
     };
-    let end = banner
-        .iter()
-        .take(128)
-        .position(|&b| b == b' ' || b == 0)?;
+    let end = banner.iter().take(128).position(|&b| b == b' ' || b == 0)?;
     let release = std::str::from_utf8(&banner[..end]).ok()?;
     (!release.is_empty()).then(|| release.to_owned())
 }

@@ -293,7 +293,9 @@ fn find(infos: Vec<SandboxInfo>, wanted: &str) -> Result<SandboxInfo, SandboxErr
     if wanted.len() < MIN_PREFIX {
         return Err(unknown());
     }
-    let mut matching = infos.into_iter().filter(|info| info.id.to_string().starts_with(wanted));
+    let mut matching = infos
+        .into_iter()
+        .filter(|info| info.id.to_string().starts_with(wanted));
     let first = matching.next().ok_or_else(unknown)?;
     match matching.count() {
         0 => Ok(first),

@@ -117,7 +117,11 @@ async fn try_kvm(
         source,
     };
     let lock = DirLock::acquire(&dir, || {
-        step(progress, "probe", "waiting for another daemon that tries KVM");
+        step(
+            progress,
+            "probe",
+            "waiting for another daemon that tries KVM",
+        );
     })
     .await
     .map_err(directory)?;

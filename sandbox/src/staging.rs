@@ -65,9 +65,7 @@ impl DirLock {
 
     /// Starts a new entry.
     pub(crate) fn stage(&self) -> io::Result<Staging> {
-        let path = self
-            .dir
-            .join(format!("{UNFINISHED}{}", std::process::id()));
+        let path = self.dir.join(format!("{UNFINISHED}{}", std::process::id()));
         if path.exists() {
             fs::remove_dir_all(&path)?;
         }
@@ -118,7 +116,10 @@ impl Drop for Staging {
 
 /// Makes a directory that only its owner may enter, and those above it.
 pub(crate) fn make_private_dir(dir: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
 }
 
 /// Writes a file whole: a reader sees the old content or the new.
@@ -181,7 +182,9 @@ mod tests {
         let (told, heard) = tokio::sync::oneshot::channel();
         let path = dir.path().to_owned();
         let second = tokio::spawn(async move {
-            DirLock::acquire(&path, || told.send(()).unwrap()).await.unwrap();
+            DirLock::acquire(&path, || told.send(()).unwrap())
+                .await
+                .unwrap();
         });
         heard.await.unwrap();
         drop(first);

@@ -65,9 +65,18 @@ mod tests {
 
     #[test]
     fn bogomips_give_the_counter_frequency() {
-        assert_eq!(parse_bogomips("x: 1\nbogomips\t: 5192.26\n"), Some(2_596_130));
+        assert_eq!(
+            parse_bogomips("x: 1\nbogomips\t: 5192.26\n"),
+            Some(2_596_130)
+        );
         assert_eq!(parse_bogomips("bogomips\t: 5200.00\n"), Some(2_600_000));
-        for hostile in ["", "bogomips", "bogomips : x.y", "bogomips : 1.0", "bogomips : 99999999999999999999.0"] {
+        for hostile in [
+            "",
+            "bogomips",
+            "bogomips : x.y",
+            "bogomips : 1.0",
+            "bogomips : 99999999999999999999.0",
+        ] {
             assert_eq!(parse_bogomips(hostile), None, "{hostile}");
         }
     }
@@ -83,7 +92,10 @@ mod tests {
 
     #[test]
     fn only_the_same_process_is_ended() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
         let started = process_start(child.id()).unwrap();
         assert!(!end_process(child.id(), started + 1));
         assert!(child.try_wait().unwrap().is_none());

@@ -90,7 +90,10 @@ impl Qemu {
             .split_whitespace()
             .find(|word| word.starts_with(|c: char| c.is_ascii_digit()))
             .unwrap_or("unknown");
-        Ok(format!("qemu {}", version.chars().take(32).collect::<String>()))
+        Ok(format!(
+            "qemu {}",
+            version.chars().take(32).collect::<String>()
+        ))
     }
 
     async fn launch(&self, request: &VmRequest) -> Result<Vm, DriverError> {
@@ -131,22 +134,19 @@ impl Qemu {
             ended,
             kill,
         };
-        let stream = self.accept(listener, &mut vm).await?;
+        let stream = self.accept(listener, &vm).await?;
         let _ = fs::remove_file(request.dir.join(CHANNEL_SOCKET));
         vm.channel = Some(stream);
         Ok(vm)
     }
 
-    async fn accept(&self, listener: UnixListener, vm: &mut Vm) -> Result<UnixStream, DriverError> {
+    async fn accept(&self, listener: UnixListener, vm: &Vm) -> Result<UnixStream, DriverError> {
         tokio::select! {
             accepted = listener.accept() => {
                 let (stream, _) = accepted.map_err(io_error(Path::new(CHANNEL_SOCKET)))?;
                 Ok(stream)
             }
-            how = vm.ended.wait_for(Option::is_some) => {
-                let how = how.ok().and_then(|how| how.clone()).unwrap_or_default();
-                Err(DriverError::Ended { how })
-            }
+            how = vm.wait() => Err(DriverError::Ended { how }),
             () = tokio::time::sleep(OPEN_LIMIT) => Err(DriverError::NotReady {
                 seconds: OPEN_LIMIT.as_secs(),
             }),
@@ -160,7 +160,13 @@ impl VmmDriver for Qemu {
     }
 
     fn version(&self) -> BoxFuture<'_, Result<String, DriverError>> {
-        async { self.version.get_or_try_init(|| self.read_version()).await.cloned() }.boxed()
+        async {
+            self.version
+                .get_or_try_init(|| self.read_version())
+                .await
+                .cloned()
+        }
+        .boxed()
     }
 
     fn cpu_model(&self, accel: Accel) -> &'static str {
@@ -194,18 +200,22 @@ impl Confinement {
             uid: rustix::process::geteuid()
                 .is_root()
                 .then_some(FIRST_UID + number % UIDS),
-            group: (request.accel == Accel::Kvm).then(host::kvm_group).flatten(),
+            group: (request.accel == Accel::Kvm)
+                .then(host::kvm_group)
+                .flatten(),
         }
     }
 
     /// Returns the words before the monitor's own command line.
     fn wrap(&self) -> Result<Vec<OsString>, DriverError> {
         let find = |name: &str| {
-            find_program(name).map(PathBuf::into_os_string).ok_or_else(|| {
-                DriverError::Command(CommandError::NotFound {
-                    program: name.to_owned(),
+            find_program(name)
+                .map(PathBuf::into_os_string)
+                .ok_or_else(|| {
+                    DriverError::Command(CommandError::NotFound {
+                        program: name.to_owned(),
+                    })
                 })
-            })
         };
         let mut words = Vec::new();
         if let Some(uid) = self.uid {
@@ -228,7 +238,9 @@ impl Confinement {
 
     fn own(&self, path: &Path) -> Result<(), DriverError> {
         match self.uid {
-            Some(uid) => std::os::unix::fs::chown(path, Some(uid), Some(uid)).map_err(io_error(path)),
+            Some(uid) => {
+                std::os::unix::fs::chown(path, Some(uid), Some(uid)).map_err(io_error(path))
+            }
             None => Ok(()),
         }
     }
@@ -268,7 +280,10 @@ fn listen(dir: &Path, user: &Confinement) -> Result<UnixListener, DriverError> {
     let socket = dir.join(CHANNEL_SOCKET);
     let _ = fs::remove_file(&socket);
     let handle = File::open(dir).map_err(io_error(dir))?;
-    let short = format!("/proc/self/fd/{}/{CHANNEL_SOCKET}", handle.as_fd().as_raw_fd());
+    let short = format!(
+        "/proc/self/fd/{}/{CHANNEL_SOCKET}",
+        handle.as_fd().as_raw_fd()
+    );
     let listener = UnixListener::bind(short).map_err(io_error(&socket))?;
     user.own(&socket)?;
     Ok(listener)
@@ -325,13 +340,19 @@ fn arguments(request: &VmRequest, disks: &[String]) -> Result<Vec<String>, Drive
     // virtio-mmio hands out its slots from the last to the first, and Linux names the disks in
     // the order it finds them: the last one on the command line becomes vda.
     for (number, disk) in disks.iter().enumerate().rev() {
-        let read_only = if request.disks[number].writable { "off" } else { "on" };
+        let read_only = if request.disks[number].writable {
+            "off"
+        } else {
+            "on"
+        };
         words.push("-drive".to_owned());
         words.push(format!(
             "id=disk{number},file={disk},format=raw,if=none,read-only={read_only},discard=unmap"
         ));
         words.push("-device".to_owned());
-        words.push(format!("virtio-blk-device,drive=disk{number},serial=disk{number}"));
+        words.push(format!(
+            "virtio-blk-device,drive=disk{number},serial=disk{number}"
+        ));
     }
     Ok(words)
 }
@@ -372,7 +393,9 @@ async fn watch_over(
     told: watch::Sender<Option<String>>,
 ) {
     let mut out = child.stdout.take().expect("stdout is piped");
-    let mut err = Lines::new(BufReader::new(child.stderr.take().expect("stderr is piped")));
+    let mut err = Lines::new(BufReader::new(
+        child.stderr.take().expect("stderr is piped"),
+    ));
     let mut tail = Tail::default();
     let mut buffer = vec![0; 16 * 1024];
     let mut out_open = true;
@@ -422,8 +445,14 @@ mod tests {
             kernel: "/k".into(),
             initramfs: "/i".into(),
             disks: vec![
-                super::super::Disk { path: "/r".into(), writable: false },
-                super::super::Disk { path: "/x/upper".into(), writable: true },
+                super::super::Disk {
+                    path: "/r".into(),
+                    writable: false,
+                },
+                super::super::Disk {
+                    path: "/x/upper".into(),
+                    writable: true,
+                },
             ],
             memory_mib: 256,
             vcpus: 1,

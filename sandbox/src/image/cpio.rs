@@ -108,7 +108,8 @@ mod tests {
     fn another_reader_understands_the_archive() {
         let mut cpio = CpioWriter::new(Vec::new());
         cpio.dir("etc", 0o755).unwrap();
-        cpio.file("etc/hosts", 0o644, b"127.0.0.1 localhost\n").unwrap();
+        cpio.file("etc/hosts", 0o644, b"127.0.0.1 localhost\n")
+            .unwrap();
         cpio.link("bin", "usr/bin").unwrap();
         let bytes = cpio.finish().unwrap();
         assert_eq!(bytes.len() % 4, 0);

@@ -94,7 +94,11 @@ pub(super) async fn ensure(
         return Ok(rootfs);
     }
     let lock = DirLock::acquire(&dir, || {
-        step(progress, "image", "waiting for another daemon that builds the image");
+        step(
+            progress,
+            "image",
+            "waiting for another daemon that builds the image",
+        );
     })
     .await
     .map_err(ImageError::io(&dir))?;
@@ -118,11 +122,29 @@ pub(super) async fn ensure(
     let image = staging.path().join("root.img");
     let format = if rustix::process::geteuid().is_root() {
         let tree = scratch.join("tree");
-        bootstrap("root", "directory", suite, &packages, &tree, &scratch, progress).await?;
+        bootstrap(
+            "root",
+            "directory",
+            suite,
+            &packages,
+            &tree,
+            &scratch,
+            progress,
+        )
+        .await?;
         pack(&tree, &image, progress).await?
     } else {
         let tar = scratch.join("tree.tar");
-        bootstrap("unshare", "tar", suite, &packages, &tar, Path::new("/tmp"), progress).await?;
+        bootstrap(
+            "unshare",
+            "tar",
+            suite,
+            &packages,
+            &tar,
+            Path::new("/tmp"),
+            progress,
+        )
+        .await?;
         repack(&tar, &scratch.join("tree"), &image, progress).await?
     };
     remove_scratch(&scratch).await?;
@@ -137,7 +159,9 @@ pub(super) async fn ensure(
     };
     let json = serde_json::to_vec_pretty(&rootfs).expect("a manifest becomes JSON");
     write_atomic(&staging.path().join(MANIFEST), &json).map_err(ImageError::io(&dir))?;
-    let entry = staging.commit(&rootfs.key[..16]).map_err(ImageError::io(&dir))?;
+    let entry = staging
+        .commit(&rootfs.key[..16])
+        .map_err(ImageError::io(&dir))?;
     rootfs.path = entry.join("root.img");
     Ok(rootfs)
 }
@@ -194,7 +218,10 @@ async fn bootstrap(
     step(
         progress,
         "image",
-        format_args!("installing Debian {suite} with {} packages and what they need", packages.len()),
+        format_args!(
+            "installing Debian {suite} with {} packages and what they need",
+            packages.len()
+        ),
     );
     let mut helper = Helper::new("mmdebstrap")
         .limit(BUILD_LIMIT)
@@ -269,7 +296,11 @@ async fn pack(tree: &Path, image: &Path, progress: &Progress) -> Result<&'static
         erofs_command(tree, image).run(|_| {}).await?;
         return Ok("erofs");
     }
-    let listed = Helper::new("du").args(["-sm", "--"]).arg(tree).output().await?;
+    let listed = Helper::new("du")
+        .args(["-sm", "--"])
+        .arg(tree)
+        .output()
+        .await?;
     let mib = String::from_utf8_lossy(&listed)
         .split_whitespace()
         .next()
@@ -282,7 +313,12 @@ async fn pack(tree: &Path, image: &Path, progress: &Progress) -> Result<&'static
 fn erofs_command(tree: &Path, image: &Path) -> Helper {
     Helper::new("mkfs.erofs")
         .limit(BUILD_LIMIT)
-        .args(["-zlz4hc", "-T0", "-U", "00000000-0000-4000-8000-000000000000"])
+        .args([
+            "-zlz4hc",
+            "-T0",
+            "-U",
+            "00000000-0000-4000-8000-000000000000",
+        ])
         .arg(image)
         .arg(tree)
 }
@@ -290,7 +326,17 @@ fn erofs_command(tree: &Path, image: &Path) -> Helper {
 fn ext4_command(tree: &Path, image: &Path, mib: u64) -> Helper {
     Helper::new("mkfs.ext4")
         .limit(BUILD_LIMIT)
-        .args(["-q", "-F", "-m", "0", "-O", "^has_journal", "-i", "8192", "-d"])
+        .args([
+            "-q",
+            "-F",
+            "-m",
+            "0",
+            "-O",
+            "^has_journal",
+            "-i",
+            "8192",
+            "-d",
+        ])
         .arg(tree)
         .arg(image)
         .arg(format!("{}M", mib + mib / 4 + 64))
@@ -368,8 +414,14 @@ mod tests {
         let mut counted = Counted::default();
         let get = "Get:12 http://mirror bookworm/main amd64 git amd64 1:2.39.5 [7260 kB]";
         assert!(counted.see(get).unwrap().starts_with("downloading"));
-        assert_eq!(counted.see("Unpacking git (1:2.39.5) ...").unwrap(), "unpacking git");
-        assert_eq!(counted.see("Setting up git (1:2.39.5) ...").unwrap(), "setting up git");
+        assert_eq!(
+            counted.see("Unpacking git (1:2.39.5) ...").unwrap(),
+            "unpacking git"
+        );
+        assert_eq!(
+            counted.see("Setting up git (1:2.39.5) ...").unwrap(),
+            "setting up git"
+        );
         assert_eq!((counted.done, counted.total), (2, 2));
         assert_eq!(counted.see("(Reading database ..."), None);
     }

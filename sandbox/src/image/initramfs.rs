@@ -61,7 +61,10 @@ impl Busybox {
             Some(path) => path,
             None => Self::fetch(images_dir, progress).await?,
         };
-        let listed = Helper::new(&path.to_string_lossy()).arg("--list").output().await?;
+        let listed = Helper::new(&path.to_string_lossy())
+            .arg("--list")
+            .output()
+            .await?;
         let applets = String::from_utf8_lossy(&listed)
             .lines()
             .filter(|name| !name.is_empty() && !name.contains('/') && *name != "busybox")
@@ -78,7 +81,11 @@ impl Busybox {
             return Ok(kept);
         }
         let lock = DirLock::acquire(&dir, || {
-            step(progress, "image", "waiting for another daemon that fetches busybox");
+            step(
+                progress,
+                "image",
+                "waiting for another daemon that fetches busybox",
+            );
         })
         .await
         .map_err(ImageError::io(&dir))?;
@@ -123,7 +130,9 @@ pub(super) fn build(kernel: &Kernel, busybox: &Busybox, guest: &[u8]) -> io::Res
 
 /// Tells whether a file is an x86-64 program that needs no other file to run.
 fn is_static(path: &Path) -> bool {
-    let small = path.metadata().is_ok_and(|meta| meta.len() <= MAX_BUSYBOX_BYTES);
+    let small = path
+        .metadata()
+        .is_ok_and(|meta| meta.len() <= MAX_BUSYBOX_BYTES);
     small && std::fs::read(path).is_ok_and(|bytes| has_no_interpreter(&bytes).unwrap_or(false))
 }
 

@@ -43,7 +43,11 @@ pub(super) async fn collect(tree: &Path, into: &Path) -> Result<Vec<String>, Ker
         if !files.contains_key(name) {
             if required {
                 return Err(KernelError::NoModule {
-                    release: tree.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+                    release: tree
+                        .file_name()
+                        .unwrap_or_default()
+                        .to_string_lossy()
+                        .into_owned(),
                     module: name.to_owned(),
                 });
             }
@@ -114,7 +118,9 @@ fn index(tree: &Path) -> Result<BTreeMap<String, PathBuf>, KernelError> {
 async fn read_module(path: &Path) -> Result<Vec<u8>, KernelError> {
     let size = fs::metadata(path).map_err(KernelError::io(path))?.len();
     if size > MAX_MODULE_BYTES {
-        return Err(KernelError::io(path)(std::io::ErrorKind::FileTooLarge.into()));
+        return Err(KernelError::io(path)(
+            std::io::ErrorKind::FileTooLarge.into(),
+        ));
     }
     let program = match path.extension().and_then(|e| e.to_str()) {
         Some("xz") => "xz",
@@ -122,13 +128,20 @@ async fn read_module(path: &Path) -> Result<Vec<u8>, KernelError> {
         Some("gz") => "gzip",
         _ => return fs::read(path).map_err(KernelError::io(path)),
     };
-    Ok(Helper::new(program).args(["-d", "-c", "--"]).arg(path).output().await?)
+    Ok(Helper::new(program)
+        .args(["-d", "-c", "--"])
+        .arg(path)
+        .output()
+        .await?)
 }
 
 /// Returns `virtio_rng` for `kernel/drivers/…/virtio-rng.ko.xz`.
 fn module_name(path: &Path) -> String {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
-    file.split(".ko").next().unwrap_or_default().replace('-', "_")
+    file.split(".ko")
+        .next()
+        .unwrap_or_default()
+        .replace('-', "_")
 }
 
 /// Reads what a module depends on out of its `.modinfo` strings.
@@ -153,7 +166,11 @@ mod tests {
     fn module(tree: &Path, path: &str, depends: &str) {
         let path = tree.join("kernel").join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, format!("\x7fELF\0license=GPL\0depends={depends}\0name=x\0")).unwrap();
+        fs::write(
+            path,
+            format!("\x7fELF\0license=GPL\0depends={depends}\0name=x\0"),
+        )
+        .unwrap();
     }
 
     #[tokio::test]
@@ -197,6 +214,8 @@ mod tests {
         let tree = dir.path().join("6.1");
         module(&tree, "virtio_mmio.ko", "");
         let error = collect(&tree, dir.path()).await.unwrap_err();
-        assert!(matches!(error, KernelError::NoModule { module, .. } if module == "virtio_console"));
+        assert!(
+            matches!(error, KernelError::NoModule { module, .. } if module == "virtio_console")
+        );
     }
 }

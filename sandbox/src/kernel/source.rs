@@ -11,9 +11,18 @@ use crate::{Progress, apt::Apt, progress::step};
 /// Kernel packages of Debian, the smallest first.
 const DEBIAN: &[&str] = &["linux-image-cloud-amd64", "linux-image-amd64"];
 /// Kernel packages of Ubuntu, the smallest first.
-const UBUNTU: &[&str] = &["linux-image-virtual", "linux-image-generic", "linux-image-kvm"];
+const UBUNTU: &[&str] = &[
+    "linux-image-virtual",
+    "linux-image-generic",
+    "linux-image-kvm",
+];
 /// Package families that together make up one kernel: file and modules may come apart.
-const FAMILIES: &[&str] = &["linux-image-", "linux-modules-", "linux-binary-", "linux-base-"];
+const FAMILIES: &[&str] = &[
+    "linux-image-",
+    "linux-modules-",
+    "linux-binary-",
+    "linux-base-",
+];
 /// Depth to which the families are followed.
 const MAX_PACKAGES: usize = 8;
 
@@ -59,7 +68,11 @@ pub(super) async fn package(
     }
     let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let candidates = candidates(&os_release)?;
-    step(progress, "kernel", "fetching the distribution's kernel package");
+    step(
+        progress,
+        "kernel",
+        "fetching the distribution's kernel package",
+    );
     let apt = Apt::refresh(&store.join(".apt"), progress).await?;
     let mut meta = None;
     for &name in &candidates {

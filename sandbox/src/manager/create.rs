@@ -86,15 +86,23 @@ pub(super) async fn create(
     };
     match made {
         Ok((vm, channel, doors)) => {
-            inner.tasks.spawn(watch::forward_doors(Arc::clone(inner), Arc::clone(&entry), doors));
-            inner.tasks.spawn(watch::watch(Arc::clone(&entry), vm, channel));
+            inner.tasks.spawn(watch::forward_doors(
+                Arc::clone(inner),
+                Arc::clone(&entry),
+                doors,
+            ));
+            inner
+                .tasks
+                .spawn(watch::watch(Arc::clone(&entry), vm, channel));
             info!(sandbox = %entry.id, image = %image.info.name, "sandbox is ready");
             Ok(entry.info())
         }
         Err(error) => {
             entry.end(match &error {
                 SandboxError::Cancelled { .. } => SandboxState::Killed,
-                error => SandboxState::Failed { reason: told(error) },
+                error => SandboxState::Failed {
+                    reason: told(error),
+                },
             });
             inner.prune();
             Err(error)
@@ -107,7 +115,11 @@ fn check(spec: &SandboxSpec, inner: &Inner) -> Result<(), SandboxError> {
     let invalid = |what: String| Err(SandboxError::Invalid { what });
     if let Some(name) = &spec.name {
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-        if name.is_empty() || name.len() > 64 || !name.bytes().all(plain) || name.starts_with(['.', '-']) {
+        if name.is_empty()
+            || name.len() > 64
+            || !name.bytes().all(plain)
+            || name.starts_with(['.', '-'])
+        {
             return invalid(format!(
                 "`{}` is not a sandbox name: 1 to 64 of a-z A-Z 0-9 . _ -, not beginning with . or -",
                 name.escape_debug().take(64).collect::<String>()
@@ -119,7 +131,10 @@ fn check(spec: &SandboxSpec, inner: &Inner) -> Result<(), SandboxError> {
     }
     let limits = &inner.config.limits;
     if spec.memory_mib != 0 && spec.memory_mib < MIN_MEMORY_MIB {
-        return invalid(format!("a guest needs {MIN_MEMORY_MIB} MiB of memory; {} were asked for", spec.memory_mib));
+        return invalid(format!(
+            "a guest needs {MIN_MEMORY_MIB} MiB of memory; {} were asked for",
+            spec.memory_mib
+        ));
     }
     if spec.memory_mib > limits.max_memory_mib {
         return Err(SandboxError::LimitReached {
@@ -217,7 +232,10 @@ fn list(inner: &Inner, entry: &Arc<Entry>) -> Result<(), SandboxError> {
         .map(|entry| entry.info())
         .filter(|info| !info.state.has_ended())
         .collect();
-    if let Some(other) = running.iter().find(|info| info.name.is_some() && info.name == new.name) {
+    if let Some(other) = running
+        .iter()
+        .find(|info| info.name.is_some() && info.name == new.name)
+    {
         return Err(SandboxError::NameTaken {
             name: other.name.clone().unwrap_or_default(),
             id: other.id,
@@ -251,24 +269,36 @@ async fn boot(
 ) -> Result<Booted, SandboxError> {
     let request = prepare(entry, image, progress).await?;
     let begun = Instant::now();
-    step(progress, "boot", format_args!("booting {} ({})", image.info.name, request.accel));
+    step(
+        progress,
+        "boot",
+        format_args!("booting {} ({})", image.info.name, request.accel),
+    );
     let mut tried = 1;
     let (vm, channel, doors) = loop {
         match start(inner, entry, &request).await {
             // A guest that hangs early is started once more: seen on hosts so busy that the
             // guest's first timer was lost.
-            Err(SandboxError::Guest { source: ChannelError::NotReady { .. }, .. })
-                if tried < BOOT_TRIES =>
-            {
+            Err(SandboxError::Guest {
+                source: ChannelError::NotReady { .. },
+                ..
+            }) if tried < BOOT_TRIES => {
                 tried += 1;
                 warn!(sandbox = %entry.id, "the guest did not come up; trying once more");
-                step(progress, "boot", "the guest did not come up; trying once more");
+                step(
+                    progress,
+                    "boot",
+                    "the guest did not come up; trying once more",
+                );
             }
             other => break other?,
         }
     };
     let boot_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let guest = |source| SandboxError::Guest { id: entry.id, source };
+    let guest = |source| SandboxError::Guest {
+        id: entry.id,
+        source,
+    };
     channel.set_time(SystemTime::now()).await.map_err(guest)?;
     let tools = match image.tools() {
         Some(tools) => tools,
@@ -293,7 +323,11 @@ async fn boot(
         }
     });
     ready.map_err(directory(&entry.dir))?;
-    step(progress, "ready", format_args!("the guest answered after {boot_ms} ms"));
+    step(
+        progress,
+        "ready",
+        format_args!("the guest answered after {boot_ms} ms"),
+    );
     Ok((vm, channel, doors))
 }
 
@@ -404,7 +438,13 @@ async fn ask_tools(channel: &GuestChannel) -> BTreeMap<String, String> {
             timeout: Some(TOOL_LIMIT),
             ..ExecRequest::default()
         };
-        let output = channel.exec(request).await.ok()?.output(64 * 1024).await.ok()?;
+        let output = channel
+            .exec(request)
+            .await
+            .ok()?
+            .output(64 * 1024)
+            .await
+            .ok()?;
         if output.status != ExitStatus::Code(0) {
             return None;
         }
@@ -418,7 +458,8 @@ async fn ask_tools(channel: &GuestChannel) -> BTreeMap<String, String> {
 fn version_in(text: &str) -> Option<String> {
     let word = text.lines().next()?.split_whitespace().find_map(|word| {
         let word = word.strip_prefix('v').unwrap_or(word);
-        word.starts_with(|c: char| c.is_ascii_digit()).then_some(word)
+        word.starts_with(|c: char| c.is_ascii_digit())
+            .then_some(word)
     })?;
     let plain = |c: &char| c.is_ascii_alphanumeric() || ".+-~_:".contains(*c);
     Some(word.chars().take_while(plain).take(64).collect())
@@ -463,8 +504,14 @@ mod tests {
         for (said, version) in [
             ("Python 3.11.2\n", "3.11.2"),
             ("git version 2.39.5\n", "2.39.5"),
-            ("GNU bash, version 5.2.15(1)-release (x86_64-pc-linux-gnu)\nCopyright", "5.2.15"),
-            ("BusyBox v1.35.0 (Debian 1:1.35.0-4) multi-call binary.\n", "1.35.0"),
+            (
+                "GNU bash, version 5.2.15(1)-release (x86_64-pc-linux-gnu)\nCopyright",
+                "5.2.15",
+            ),
+            (
+                "BusyBox v1.35.0 (Debian 1:1.35.0-4) multi-call binary.\n",
+                "1.35.0",
+            ),
             ("12.2.0\n", "12.2.0"),
         ] {
             assert_eq!(version_in(said).as_deref(), Some(version));

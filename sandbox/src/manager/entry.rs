@@ -101,16 +101,13 @@ impl Entry {
     /// Returns the channel of a sandbox that is ready.
     pub(super) fn channel(&self) -> Result<GuestChannel, SandboxError> {
         let state = self.state();
-        state.channel.clone().ok_or_else(|| SandboxError::NotRunning {
-            id: self.id,
-            state: state.info.state.to_string(),
-        })
-    }
-
-    /// Changes the state in memory and on disk.
-    pub(super) fn update(&self, change: impl FnOnce(&mut SandboxInfo)) -> io::Result<()> {
-        change(&mut self.state().info);
-        self.save()
+        state
+            .channel
+            .clone()
+            .ok_or_else(|| SandboxError::NotRunning {
+                id: self.id,
+                state: state.info.state.to_string(),
+            })
     }
 
     pub(super) fn booting(&self, monitor: Monitor) -> io::Result<()> {

@@ -75,7 +75,11 @@ impl Sandboxes {
         id: &SandboxId,
         path: &str,
     ) -> Result<FileDownload, SandboxError> {
-        let file = self.channel(id)?.read_file(path).await.map_err(refused(id))?;
+        let file = self
+            .channel(id)?
+            .read_file(path)
+            .await
+            .map_err(refused(id))?;
         Ok(FileDownload {
             size: file.stat().size,
             mode: file.stat().mode,

@@ -26,7 +26,12 @@ impl VmmDriver for NoDriver {
     }
 
     fn start<'a>(&'a self, _: &'a VmRequest) -> BoxFuture<'a, Result<Vm, DriverError>> {
-        async { Err(DriverError::NotInstalled { program: "none".to_owned() }) }.boxed()
+        async {
+            Err(DriverError::NotInstalled {
+                program: "none".to_owned(),
+            })
+        }
+        .boxed()
     }
 }
 
@@ -57,9 +62,18 @@ fn sandboxes_are_found_by_id_name_and_prefix() {
     assert_eq!(find(all.clone(), &old.id.to_string()).unwrap(), old);
     assert_eq!(find(all.clone(), "web").unwrap(), one);
     assert_eq!(find(all.clone(), &two.id.to_string()[..6]).unwrap(), two);
-    assert!(matches!(find(all.clone(), "a"), Err(SandboxError::Unknown { .. })));
-    assert!(matches!(find(all.clone(), "../x"), Err(SandboxError::Unknown { .. })));
-    let twin = SandboxInfo { id: SandboxId::from_bytes([1; 16]), ..two };
+    assert!(matches!(
+        find(all.clone(), "a"),
+        Err(SandboxError::Unknown { .. })
+    ));
+    assert!(matches!(
+        find(all.clone(), "../x"),
+        Err(SandboxError::Unknown { .. })
+    ));
+    let twin = SandboxInfo {
+        id: SandboxId::from_bytes([1; 16]),
+        ..two
+    };
     let mut twins = vec![one, twin];
     twins[1].id = {
         let mut bytes = [1; 16];
@@ -67,29 +81,44 @@ fn sandboxes_are_found_by_id_name_and_prefix() {
         SandboxId::from_bytes(bytes)
     };
     let prefix = twins[0].id.to_string()[..8].to_owned();
-    assert!(matches!(find(twins, &prefix), Err(SandboxError::Ambiguous { matches: 2, .. })));
+    assert!(matches!(
+        find(twins, &prefix),
+        Err(SandboxError::Ambiguous { matches: 2, .. })
+    ));
 }
 
 #[tokio::test]
 async fn two_daemons_cannot_have_one_directory() {
     let dir = tempfile::tempdir().unwrap();
     let config = SandboxConfig::new(dir.path());
-    let (first, _doors) = Sandboxes::open_with(config.clone(), Arc::new(NoDriver)).await.unwrap();
+    let (first, _doors) = Sandboxes::open_with(config.clone(), Arc::new(NoDriver))
+        .await
+        .unwrap();
     let second = Sandboxes::open_with(config.clone(), Arc::new(NoDriver)).await;
     assert!(matches!(second, Err(SandboxError::InUse { .. })));
     drop(first);
-    Sandboxes::open_with(config, Arc::new(NoDriver)).await.unwrap();
+    Sandboxes::open_with(config, Arc::new(NoDriver))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
 async fn a_lost_sandbox_is_failed_and_its_monitor_ended() {
     let dir = tempfile::tempdir().unwrap();
     let config = SandboxConfig::new(dir.path());
-    let mut monitor = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let mut monitor = std::process::Command::new("sleep")
+        .arg("600")
+        .spawn()
+        .unwrap();
     let lost = info(5, Some("lost"), SandboxState::Booting);
     let path = dir.path().join("sandboxes").join(lost.id.to_string());
     std::fs::create_dir_all(path.join("vm")).unwrap();
-    let entry = Entry::new(path, lost.clone(), BTreeMap::new(), CancellationToken::new());
+    let entry = Entry::new(
+        path,
+        lost.clone(),
+        BTreeMap::new(),
+        CancellationToken::new(),
+    );
     entry
         .booting(entry::Monitor {
             pid: monitor.id(),
@@ -106,12 +135,16 @@ async fn a_lost_sandbox_is_failed_and_its_monitor_ended() {
     std::fs::write(root.join(&damaged).join("state.json"), "{").unwrap();
     std::fs::create_dir(root.join("notes")).unwrap();
 
-    let (sandboxes, _doors) = Sandboxes::open_with(config, Arc::new(NoDriver)).await.unwrap();
+    let (sandboxes, _doors) = Sandboxes::open_with(config, Arc::new(NoDriver))
+        .await
+        .unwrap();
     assert!(!monitor.wait().unwrap().success());
     let found = sandboxes.get("lost").unwrap();
     assert_eq!(
         found.state,
-        SandboxState::Failed { reason: leftovers::LOST.to_owned() }
+        SandboxState::Failed {
+            reason: leftovers::LOST.to_owned()
+        }
     );
     assert_eq!(sandboxes.list().len(), 1);
     assert!(!entry.vm_dir().exists());
@@ -119,7 +152,10 @@ async fn a_lost_sandbox_is_failed_and_its_monitor_ended() {
     assert!(root.join(damaged).exists() && root.join("notes").exists());
     // Ending it again is fine, running something in it is not.
     sandboxes.kill(&found.id).await.unwrap();
-    let error = sandboxes.exec(&found.id, ExecRequest::default()).await.unwrap_err();
+    let error = sandboxes
+        .exec(&found.id, ExecRequest::default())
+        .await
+        .unwrap_err();
     assert!(matches!(error, SandboxError::NotRunning { .. }));
 }
 
@@ -132,10 +168,18 @@ async fn the_oldest_ended_sandboxes_are_forgotten() {
         let ended = info(byte, None, SandboxState::Killed);
         let path = dir.path().join("sandboxes").join(ended.id.to_string());
         std::fs::create_dir_all(&path).unwrap();
-        Entry::new(path, ended, BTreeMap::new(), CancellationToken::new()).save().unwrap();
+        Entry::new(path, ended, BTreeMap::new(), CancellationToken::new())
+            .save()
+            .unwrap();
     }
-    let (sandboxes, _doors) = Sandboxes::open_with(config, Arc::new(NoDriver)).await.unwrap();
-    let left: Vec<_> = sandboxes.list().iter().map(|info| info.created_ms).collect();
+    let (sandboxes, _doors) = Sandboxes::open_with(config, Arc::new(NoDriver))
+        .await
+        .unwrap();
+    let left: Vec<_> = sandboxes
+        .list()
+        .iter()
+        .map(|info| info.created_ms)
+        .collect();
     assert_eq!(left, [4, 3]);
 }
 
@@ -143,21 +187,50 @@ async fn the_oldest_ended_sandboxes_are_forgotten() {
 async fn a_request_that_cannot_be_met_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let config = SandboxConfig::new(dir.path());
-    let (sandboxes, _doors) = Sandboxes::open_with(config, Arc::new(NoDriver)).await.unwrap();
+    let (sandboxes, _doors) = Sandboxes::open_with(config, Arc::new(NoDriver))
+        .await
+        .unwrap();
     let base = SandboxSpec::default();
     for spec in [
-        SandboxSpec { name: Some("../x".into()), ..base.clone() },
-        SandboxSpec { name: Some(String::new()), ..base.clone() },
-        SandboxSpec { memory_mib: 16, ..base.clone() },
-        SandboxSpec { memory_mib: u32::MAX, ..base.clone() },
-        SandboxSpec { vcpus: 999, ..base.clone() },
-        SandboxSpec { env: BTreeMap::from([("A=B".into(), String::new())]), ..base.clone() },
-        SandboxSpec { image: "nothing".into(), ..base },
+        SandboxSpec {
+            name: Some("../x".into()),
+            ..base.clone()
+        },
+        SandboxSpec {
+            name: Some(String::new()),
+            ..base.clone()
+        },
+        SandboxSpec {
+            memory_mib: 16,
+            ..base.clone()
+        },
+        SandboxSpec {
+            memory_mib: u32::MAX,
+            ..base.clone()
+        },
+        SandboxSpec {
+            vcpus: 999,
+            ..base.clone()
+        },
+        SandboxSpec {
+            env: BTreeMap::from([("A=B".into(), String::new())]),
+            ..base.clone()
+        },
+        SandboxSpec {
+            image: "nothing".into(),
+            ..base
+        },
     ] {
-        assert!(sandboxes.create(spec.clone(), silent()).await.is_err(), "{spec:?}");
+        assert!(
+            sandboxes.create(spec.clone(), silent()).await.is_err(),
+            "{spec:?}"
+        );
     }
     assert!(sandboxes.list().is_empty());
     sandboxes.shutdown().await;
-    let error = sandboxes.create(SandboxSpec::default(), silent()).await.unwrap_err();
+    let error = sandboxes
+        .create(SandboxSpec::default(), silent())
+        .await
+        .unwrap_err();
     assert!(matches!(error, SandboxError::Stopping));
 }

@@ -17,17 +17,17 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Follows a sandbox to its end, then cleans up.
 pub(super) async fn watch(entry: Arc<Entry>, vm: Vm, channel: GuestChannel) {
-    let mut ended = vm.ended.clone();
     let state = tokio::select! {
         biased;
         () = entry.kill.cancelled() => SandboxState::Killed,
-        how = ended.wait_for(Option::is_some) => failed(how.ok().and_then(|how| how.clone())),
+        how = vm.wait() => failed(&how),
         why = channel.closed() => {
             // A monitor that was killed closes its socket first and is reaped a moment later.
-            let last = tokio::time::timeout(LAST_WORDS, ended.wait_for(Option::is_some)).await;
-            match last {
-                Ok(how) => failed(how.ok().and_then(|how| how.clone())),
-                Err(_) => SandboxState::Failed { reason: format!("the guest's channel ended: {why}") },
+            match tokio::time::timeout(LAST_WORDS, vm.wait()).await {
+                Ok(how) => failed(&how),
+                Err(_) => SandboxState::Failed {
+                    reason: format!("the guest's channel ended: {why}"),
+                },
             }
         }
     };
@@ -38,8 +38,7 @@ pub(super) async fn watch(entry: Arc<Entry>, vm: Vm, channel: GuestChannel) {
     entry.end(state);
 }
 
-fn failed(how: Option<String>) -> SandboxState {
-    let how = how.unwrap_or_else(|| "nobody saw how".to_owned());
+fn failed(how: &str) -> SandboxState {
     SandboxState::Failed {
         reason: format!("the monitor ended: {how}"),
     }

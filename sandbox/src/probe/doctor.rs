@@ -84,7 +84,10 @@ async fn qemu_check(qemu: &Qemu) -> Check {
 
 fn kernel_check(config: &SandboxConfig) -> Check {
     match kernel::find(config) {
-        Ok(Some(kernel)) => ok("kernel", format!("Linux {} ({})", kernel.release, kernel.source)),
+        Ok(Some(kernel)) => ok(
+            "kernel",
+            format!("Linux {} ({})", kernel.release, kernel.source),
+        ),
         Ok(None) => Check {
             name: "kernel".to_owned(),
             status: CheckStatus::Warn,
@@ -115,14 +118,17 @@ async fn acceleration_check(config: &SandboxConfig, qemu: &Qemu, can_boot: bool)
         Err(error) => Err(error.into()),
     };
     match decided {
-        Ok(decision) if decision.accel == Accel::Kvm => ok("acceleration", format!("kvm: {}", decision.reason)),
+        Ok(decision) if decision.accel == Accel::Kvm => {
+            ok("acceleration", format!("kvm: {}", decision.reason))
+        }
         Ok(decision) => Check {
             name,
             status: CheckStatus::Warn,
             found: format!("emulation, about 15 times slower: {}", decision.reason),
-            mend: decision.reason.contains("cannot be opened").then(|| {
-                "usermod -aG kvm $USER, then log in again".to_owned()
-            }),
+            mend: decision
+                .reason
+                .contains("cannot be opened")
+                .then(|| "usermod -aG kvm $USER, then log in again".to_owned()),
         },
         Err(error) => Check {
             name,
@@ -202,7 +208,10 @@ mod tests {
         let checks = report(&config).await;
         let qemu = checks.iter().find(|check| check.name == "qemu").unwrap();
         assert_eq!(qemu.status, CheckStatus::Fail);
-        assert_eq!(qemu.mend.as_deref(), Some("apt-get install qemu-system-x86"));
+        assert_eq!(
+            qemu.mend.as_deref(),
+            Some("apt-get install qemu-system-x86")
+        );
         let kernel = checks.iter().find(|check| check.name == "kernel").unwrap();
         assert_eq!(kernel.status, CheckStatus::Warn);
         assert!(checks.iter().any(|check| check.name == "disk"));

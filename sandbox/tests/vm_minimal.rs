@@ -1,0 +1,314 @@
+//! Real microVMs of the minimal image.
+//!
+//! One sandbox serves every case that leaves it alive: a boot under emulation takes seconds. On a
+//! host without QEMU each test says so by name and passes.
+
+#[path = "vm_minimal/support.rs"]
+mod support;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use rhizome_sandbox::{
+    SandboxError, SandboxInfo, SandboxSpec, SandboxState, Sandboxes,
+    channel::{ExecError, ExecEvent, ExecOutput, ExecRequest, ExitStatus},
+    silent,
+};
+use support::{collect, open, sh, skipped};
+use tokio::io::AsyncReadExt;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_minimal_sandbox_does_what_a_sandbox_does() {
+    if skipped("a_minimal_sandbox_does_what_a_sandbox_does") {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let (sandboxes, mut doors) = open(home.path()).await;
+    let spec = SandboxSpec {
+        name: Some("case".into()),
+        env: BTreeMap::from([("COLOUR".into(), "green".into())]),
+        ..SandboxSpec::default()
+    };
+    let info = sandboxes
+        .create(spec.clone(), support::progress())
+        .await
+        .unwrap();
+    eprintln!("ready after {:?} ms, {}", info.boot_ms, info.accel);
+
+    it_describes_itself(&sandboxes, &info).await;
+    it_passes_on_output_and_codes(&sandboxes, &info).await;
+    it_takes_input(&sandboxes, &info).await;
+    it_keeps_files(&sandboxes, &info).await;
+    it_streams_much(&sandboxes, &info).await;
+    a_client_that_never_reads_holds_up_nobody_else(&sandboxes, &info).await;
+    it_has_no_network_but_its_door(&sandboxes, &info, &mut doors).await;
+
+    let taken = sandboxes.create(spec, silent()).await.unwrap_err();
+    assert!(matches!(taken, SandboxError::NameTaken { .. }), "{taken}");
+    sandboxes.kill(&info.id).await.unwrap();
+    assert_eq!(sandboxes.get("case").unwrap().state, SandboxState::Killed);
+    assert!(
+        !home
+            .path()
+            .join("sandboxes")
+            .join(info.id.to_string())
+            .join("vm")
+            .exists()
+    );
+    sandboxes.shutdown().await;
+}
+
+async fn run(sandboxes: &Sandboxes, info: &SandboxInfo, script: &str) -> ExecOutput {
+    let handle = sandboxes.exec(&info.id, sh(script)).await.unwrap();
+    handle.output(1024 * 1024).await.unwrap()
+}
+
+async fn it_describes_itself(sandboxes: &Sandboxes, info: &SandboxInfo) {
+    assert_eq!(info.state, SandboxState::Ready);
+    assert!(info.boot_ms.is_some());
+    let print = &info.fingerprint;
+    assert_eq!(print.image_id, info.image_id);
+    assert_eq!(print.network, "none");
+    assert!(print.vmm.starts_with("qemu "), "{}", print.vmm);
+    assert!(print.tools.contains_key("busybox"), "{:?}", print.tools);
+    let said = run(sandboxes, info, "uname -r; uname -m; hostname").await;
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert_eq!(said, format!("{}\n{}\ncase\n", print.kernel, print.arch));
+    assert_eq!(
+        sandboxes.get(&info.id.to_string()[..10]).unwrap().id,
+        info.id
+    );
+}
+
+async fn it_passes_on_output_and_codes(sandboxes: &Sandboxes, info: &SandboxInfo) {
+    let output = run(
+        sandboxes,
+        info,
+        "echo out; echo err >&2; echo $COLOUR; exit 7",
+    )
+    .await;
+    assert_eq!(output.status, ExitStatus::Code(7));
+    assert_eq!(output.stdout, b"out\ngreen\n");
+    assert_eq!(output.stderr, b"err\n");
+
+    let output = run(sandboxes, info, "kill -SEGV $$").await;
+    assert_eq!(output.status, ExitStatus::Signal(11));
+
+    let request = ExecRequest {
+        timeout: Some(Duration::from_millis(300)),
+        ..sh("sleep 100")
+    };
+    let handle = sandboxes.exec(&info.id, request).await.unwrap();
+    assert_eq!(
+        handle.output(1024).await.unwrap().status,
+        ExitStatus::TimedOut
+    );
+
+    let request = ExecRequest {
+        argv: vec!["no-such-program".into()],
+        ..ExecRequest::default()
+    };
+    let error = sandboxes.exec(&info.id, request).await.unwrap_err();
+    let missing = matches!(
+        &error,
+        SandboxError::Exec {
+            source: ExecError::NoSuchProgram { .. },
+            ..
+        }
+    );
+    assert!(missing, "{error:?}");
+
+    let handle = sandboxes
+        .exec(&info.id, sh("exec sleep 100"))
+        .await
+        .unwrap();
+    handle.signal(15).await.unwrap();
+    assert_eq!(
+        handle.output(1024).await.unwrap().status,
+        ExitStatus::Signal(15)
+    );
+}
+
+async fn it_takes_input(sandboxes: &Sandboxes, info: &SandboxInfo) {
+    let request = ExecRequest {
+        stdin: true,
+        ..sh("cat; echo over")
+    };
+    let handle = sandboxes.exec(&info.id, request).await.unwrap();
+    handle.write_stdin("one\n").await.unwrap();
+    handle.write_stdin("two\n").await.unwrap();
+    handle.close_stdin().await.unwrap();
+    let output = handle.output(1024).await.unwrap();
+    assert_eq!(output.stdout, b"one\ntwo\nover\n");
+}
+
+async fn it_keeps_files(sandboxes: &Sandboxes, info: &SandboxInfo) {
+    let content: Vec<u8> = (0..1_500_000_u32)
+        .flat_map(|n| n.to_le_bytes())
+        .take(3_000_001)
+        .collect();
+    let path = "/root/deep/er/data.bin";
+    let written = sandboxes
+        .write_file(&info.id, path, 0o640, &content[..])
+        .await
+        .unwrap();
+    assert_eq!(written, content.len() as u64);
+    let stat = sandboxes.stat(&info.id, path).await.unwrap();
+    assert_eq!((stat.size, stat.mode & 0o7777), (written, 0o640));
+    let mut file = sandboxes.read_file(&info.id, path).await.unwrap();
+    let mut back = Vec::new();
+    file.reader.read_to_end(&mut back).await.unwrap();
+    assert!(back == content, "{} bytes came back", back.len());
+    let sum = run(sandboxes, info, &format!("wc -c < {path}")).await;
+    assert_eq!(sum.stdout, b"3000001\n");
+
+    sandboxes
+        .make_dir(&info.id, "/root/tree/leaf", 0o755)
+        .await
+        .unwrap();
+    let names = sandboxes.list_dir(&info.id, "/root").await.unwrap();
+    let names: Vec<_> = names.iter().map(|entry| entry.name.as_str()).collect();
+    assert!(
+        names.contains(&"deep") && names.contains(&"tree"),
+        "{names:?}"
+    );
+    let error = sandboxes
+        .read_file(&info.id, "/no/such/file")
+        .await
+        .unwrap_err();
+    assert!(matches!(error, SandboxError::File { .. }), "{error:?}");
+}
+
+async fn it_streams_much(sandboxes: &Sandboxes, info: &SandboxInfo) {
+    const SIZE: usize = 8 * 1024 * 1024;
+    let script = "dd if=/dev/zero bs=65536 count=128 2>/dev/null";
+    let handle = sandboxes.exec(&info.id, sh(script)).await.unwrap();
+    let (bytes, status) = collect(handle).await.unwrap();
+    assert_eq!((bytes, status), (SIZE, ExitStatus::Code(0)));
+}
+
+async fn a_client_that_never_reads_holds_up_nobody_else(sandboxes: &Sandboxes, info: &SandboxInfo) {
+    let deaf = sandboxes.exec(&info.id, sh("yes")).await.unwrap();
+    let mut other = run(sandboxes, info, "echo first").await;
+    assert_eq!(other.stdout, b"first\n");
+    other = run(
+        sandboxes,
+        info,
+        "dd if=/dev/zero bs=65536 count=16 2>/dev/null | wc -c",
+    )
+    .await;
+    assert_eq!(other.stdout, b"1048576\n");
+    deaf.kill().await.unwrap();
+    let (_, status) = collect(deaf).await.unwrap();
+    assert_eq!(status, ExitStatus::Signal(9));
+}
+
+async fn it_has_no_network_but_its_door(
+    sandboxes: &Sandboxes,
+    info: &SandboxInfo,
+    doors: &mut tokio::sync::mpsc::Receiver<rhizome_sandbox::DoorConnection>,
+) {
+    let links = run(sandboxes, info, "ls /sys/class/net").await;
+    assert_eq!(links.stdout, b"lo\n");
+    let request = sh("printf 'GET /v1/self HTTP/1.0\\r\\n\\r\\n' | nc 127.0.0.1 4580");
+    let handle = sandboxes.exec(&info.id, request).await.unwrap();
+    let mut door = doors.recv().await.unwrap();
+    assert_eq!(door.sandbox, info.id);
+    let mut asked = [0; 12];
+    door.stream.read_exact(&mut asked).await.unwrap();
+    assert_eq!(&asked, b"GET /v1/self");
+    tokio::io::AsyncWriteExt::write_all(&mut door.stream, b"hello from the node\n")
+        .await
+        .unwrap();
+    drop(door);
+    let output = handle.output(1024).await.unwrap();
+    assert_eq!(output.stdout, b"hello from the node\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_monitor_ends_its_execs_within_five_seconds() {
+    if skipped("a_killed_monitor_ends_its_execs_within_five_seconds") {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let (sandboxes, _doors) = open(home.path()).await;
+    let info = sandboxes
+        .create(SandboxSpec::default(), silent())
+        .await
+        .unwrap();
+    let mut handle = sandboxes
+        .exec(&info.id, sh("echo begun; sleep 1000"))
+        .await
+        .unwrap();
+    let begun = handle.events.recv().await.unwrap().unwrap();
+    assert_eq!(begun, ExecEvent::Stdout("begun\n".into()));
+
+    let pid = support::monitor_pid(home.path(), &info);
+    support::kill(pid);
+    let lost = tokio::time::timeout(Duration::from_secs(5), handle.events.recv());
+    let lost = lost
+        .await
+        .expect("the exec ends within five seconds")
+        .unwrap();
+    assert!(
+        matches!(lost, Err(ExecError::SandboxGone { .. })),
+        "{lost:?}"
+    );
+
+    // The state follows once the monitor is reaped; `kill` waits for just that.
+    sandboxes.kill(&info.id).await.unwrap();
+    let state = sandboxes.get(&info.id.to_string()).unwrap().state;
+    assert!(
+        matches!(&state, SandboxState::Failed { reason } if reason.contains("signal: 9")),
+        "{state}"
+    );
+    let error = sandboxes.exec(&info.id, sh("true")).await.unwrap_err();
+    assert!(
+        matches!(error, SandboxError::NotRunning { .. }),
+        "{error:?}"
+    );
+    sandboxes.shutdown().await;
+}
+
+/// What [`a_daemon_that_dies_takes_its_guests_with_it`] runs as the daemon, in a process of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn helper_daemon() {
+    let Some(home) = std::env::var_os("RHIZOME_TEST_DAEMON_HOME") else {
+        return;
+    };
+    let home = std::path::PathBuf::from(home);
+    let (sandboxes, _doors) = open(&home).await;
+    let info = sandboxes
+        .create(SandboxSpec::default(), silent())
+        .await
+        .unwrap();
+    std::fs::write(home.join("ready"), info.id.to_string()).unwrap();
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_that_dies_takes_its_guests_with_it() {
+    if skipped("a_daemon_that_dies_takes_its_guests_with_it") {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let mut daemon = tokio::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "helper_daemon", "--nocapture"])
+        .env("RHIZOME_TEST_DAEMON_HOME", home.path())
+        .stdin(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let id = support::file_appears(&home.path().join("ready")).await;
+    let pid = support::monitor_pid_of(home.path(), &id);
+    assert!(support::is_alive(pid));
+    daemon.kill().await.unwrap();
+    support::process_ends(pid).await;
+
+    let (sandboxes, _doors) = open(home.path()).await;
+    let state = sandboxes.get(&id).unwrap().state;
+    let lost = SandboxState::Failed {
+        reason: "lost when the daemon stopped".into(),
+    };
+    assert_eq!(state, lost);
+    sandboxes.logs(&id.parse().unwrap()).await.unwrap();
+}
