@@ -11,7 +11,8 @@ use std::{
 use bytes::Bytes;
 use rhizome_identity::{AgentId, Hash, MeshId, NodeId, SpaceId};
 use rhizome_memory::{
-    Applied, ComposeContext, Draft, FragmentId, Header, Hlc, Kind, Opened, RecallQuery, View,
+    Applied, ComposeContext, Composed, ContextPatch, Draft, Explored, FragmentId, Header, Hlc,
+    Kind, Opened, RecallQuery, View,
 };
 
 const SPACE: SpaceId = SpaceId::from_bytes([1; 32]);
@@ -79,6 +80,52 @@ fn main() {
     recall.clear();
     measure(&view, &mut recall);
     report("recall, all in tantivy", &mut recall);
+
+    let mut flush = Vec::new();
+    for n in count + 101..=count + 130 {
+        publish_one(&mut view, n);
+        let start = Instant::now();
+        view.flush().expect("a flush");
+        flush.push(start.elapsed());
+    }
+    report("flush of one memory to disk", &mut flush);
+    checkpoints();
+}
+
+/// What a checkpoint costs as its context grows: the document is saved and loaded each time.
+fn checkpoints() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mut view = View::open(dir.path()).expect("a view");
+    for (from, to) in [(1, 100), (101, 300), (301, 600), (601, 1_000)] {
+        let mut times = Vec::new();
+        for n in from..=to {
+            let patch = ContextPatch {
+                status: Some(format!("step {n}")),
+                explored: vec![Explored {
+                    what: format!("path {n}"),
+                    result: "no change".to_owned(),
+                }],
+                ..ContextPatch::default()
+            };
+            let start = Instant::now();
+            let composed = view
+                .compose_context(ctx(n), "task", &patch)
+                .expect("a change");
+            assert_eq!(finish(&mut view, n, composed), Applied::Applied);
+            times.push(start.elapsed());
+        }
+        report(&format!("checkpoints {from} to {to}"), &mut times);
+    }
+}
+
+fn ctx(n: u64) -> ComposeContext {
+    let (author, node) = (AgentId::from_bytes([2; 32]), NodeId::from_bytes([3; 32]));
+    ComposeContext {
+        author,
+        node,
+        now: Hlc::from_ms(n),
+        space: SPACE,
+    }
 }
 
 fn measure(view: &View, times: &mut Vec<Duration>) {
@@ -107,8 +154,6 @@ fn word(n: u64) -> &'static str {
 }
 
 fn publish_one(view: &mut View, n: u64) -> Applied {
-    let (author, node) = (AgentId::from_bytes([2; 32]), NodeId::from_bytes([3; 32]));
-    let now = Hlc::from_ms(n);
     let text: Vec<&str> = (0..40).map(|at| word(n * 41 + at)).collect();
     let draft = Draft {
         task: Some(format!("task {}", n % 50)),
@@ -118,17 +163,14 @@ fn publish_one(view: &mut View, n: u64) -> Applied {
             text.join(" "),
         )
     };
-    let composed = view
-        .compose(
-            ComposeContext {
-                author,
-                node,
-                now,
-                space: SPACE,
-            },
-            &draft,
-        )
-        .expect("a change");
+    let composed = view.compose(ctx(n), &draft).expect("a change");
+    finish(view, n, composed)
+}
+
+fn finish(view: &mut View, n: u64, composed: Composed) -> Applied {
+    let ComposeContext {
+        author, node, now, ..
+    } = ctx(n);
     let header = Header {
         version: 1,
         mesh: MeshId::from_bytes([0; 32]),
@@ -136,7 +178,7 @@ fn publish_one(view: &mut View, n: u64) -> Applied {
         author,
         node,
         seq: n - 1,
-        prev: None,
+        prev: (n > 1).then_some(FragmentId::from_bytes([0; 32])),
         auth_heads: Vec::new(),
         deps: composed.deps.clone(),
         hlc: now,

@@ -39,13 +39,14 @@ use self::{
 };
 pub use self::{
     error::{ComposeError, ViewError},
+    read::Reader,
     waiting::{MAX_WAITING, MAX_WAITING_PER_AUTHOR},
 };
 use crate::{
     ContextPatch, ContextState, ContextSummary, DocId, Draft, FragmentId, Header, Hit, Hlc, Kind,
     MemoryItem, RecallError, RecallQuery,
-    document::DocKey,
-    recall::{MAX_FRESH, Search, recall},
+    document::{DocKey, context_state},
+    recall::{MAX_FRESH, Search},
 };
 pub use crate::{
     document::{context_doc, keyed_doc, single_doc},
@@ -139,11 +140,12 @@ struct Shared {
 }
 
 impl Shared {
-    /// Makes what was applied durable, and moves what is fresh into the search index.
+    /// Moves what is fresh into the search index.
+    ///
+    /// The index may get ahead of a database that is not yet synced: after a crash it finds
+    /// documents that the database does not have, which are left out until the replay brings them.
     fn settle(&self) -> Result<(), ViewError> {
         let _one = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
-        // The database first: what it says is not indexed is indexed again after a crash.
-        self.store.sync()?;
         let settled = self
             .search
             .settle()
@@ -331,17 +333,20 @@ impl View {
         })
     }
 
+    /// Returns a handle for reading, which needs no access to the view.
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        Reader {
+            shared: self.shared.clone(),
+        }
+    }
+
     /// Finds memories by words; see [`RecallQuery`].
     ///
     /// # Errors
-    /// If the query is blank or too long, or the index or the database fails.
+    /// See [`Reader::recall`].
     pub fn recall(&self, query: &RecallQuery) -> Result<Vec<Hit>, RecallError> {
-        let tables = self.shared.store.read()?;
-        let found = recall(&self.shared.search, query, |key| Shared::item(&tables, key));
-        if let Err(RecallError::Index(_)) = &found {
-            self.shared.store.condemn();
-        }
-        found
+        self.reader().recall(query)
     }
 
     /// Returns one memory.
@@ -349,7 +354,7 @@ impl View {
     /// # Errors
     /// If the database fails.
     pub fn memory(&self, space: &SpaceId, doc: &DocId) -> Result<Option<MemoryItem>, ViewError> {
-        Shared::item(&self.shared.store.read()?, &DocKey::memory(*space, *doc))
+        self.reader().memory(space, doc)
     }
 
     /// Lists memories, the newest first.
@@ -357,7 +362,7 @@ impl View {
     /// # Errors
     /// If the database fails.
     pub fn list(&self, query: &ListQuery) -> Result<Vec<MemoryItem>, ViewError> {
-        self.read_list(query)
+        self.reader().list(query)
     }
 
     /// Returns the context of a task.
@@ -365,7 +370,11 @@ impl View {
     /// # Errors
     /// If the database fails.
     pub fn context(&self, space: &SpaceId, task: &str) -> Result<Option<ContextState>, ViewError> {
-        self.read_context(space, task)
+        let key = DocKey::context(*space, context_doc(space, task));
+        match self.live.peek(&key) {
+            Some(live) => Ok(context_state(&key, &live.document, &live.index)),
+            None => self.reader().context(space, task),
+        }
     }
 
     /// Lists contexts, the newest first.
@@ -373,7 +382,7 @@ impl View {
     /// # Errors
     /// If the database fails.
     pub fn contexts(&self, space: Option<&SpaceId>) -> Result<Vec<ContextSummary>, ViewError> {
-        self.read_contexts(space)
+        self.reader().contexts(space)
     }
 
     /// Lists what was refused; at most `limit`, in the order of the fragments' ids.
@@ -385,7 +394,7 @@ impl View {
         space: Option<&SpaceId>,
         limit: usize,
     ) -> Result<Vec<Quarantined>, ViewError> {
-        self.read_quarantine(space, limit)
+        self.reader().quarantine(space, limit)
     }
 
     /// Returns how many fragments of a space wait, and how many were refused.
@@ -402,6 +411,7 @@ impl View {
     /// # Errors
     /// If the database or the index fails.
     pub fn flush(&self) -> Result<(), ViewError> {
+        self.shared.store.sync()?;
         self.shared.settle()
     }
 

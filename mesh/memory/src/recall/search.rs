@@ -167,9 +167,12 @@ impl Search {
             *self.writer.lock().unwrap_or_else(PoisonError::into_inner) = None;
             return Err(error);
         }
-        let mut held = self.fresh.write().unwrap_or_else(PoisonError::into_inner);
-        for (key, generation, _) in &fresh {
-            held.moved(key, *generation);
+        // A few at a time: a publish waits for this lock.
+        for some in fresh.chunks(16) {
+            let mut held = self.fresh.write().unwrap_or_else(PoisonError::into_inner);
+            for (key, generation, _) in some {
+                held.moved(key, *generation);
+            }
         }
         Ok(fresh
             .into_iter()

@@ -1,5 +1,7 @@
 //! Reading the view.
 
+use std::sync::Arc;
+
 use redb::ReadableTable;
 use rhizome_identity::SpaceId;
 
@@ -11,8 +13,9 @@ use super::{
     tables::{ReadTables, with_prefix},
 };
 use crate::{
-    ContextState, ContextSummary, DocId, FragmentId, MemoryItem,
+    ContextState, ContextSummary, DocId, FragmentId, Hit, MemoryItem, RecallError, RecallQuery,
     document::{DocKey, context_doc, context_state},
+    recall::recall,
 };
 
 /// Most documents that are named as replacing one.
@@ -22,19 +25,12 @@ const MAX_LIST: usize = 10_000;
 /// Items of one answer, if the question does not say.
 const DEFAULT_LIST: usize = 50;
 
-impl Shared {
-    /// Reads one item, with what replaces it.
-    pub(super) fn item(tables: &ReadTables, key: &DocKey) -> Result<Option<MemoryItem>, ViewError> {
-        let Some(row) = tables.items.get(&key.to_bytes()[..])? else {
-            return Ok(None);
-        };
-        let mut item = decode_item(row.value())?;
-        let prefix = superseded_prefix(key, &key.doc);
-        for (row, _) in with_prefix(&tables.superseded, &prefix, MAX_SUPERSEDED_BY)? {
-            item.superseded_by.push(doc_at(&row, 64)?);
-        }
-        Ok(Some(item))
-    }
+/// A handle for reading a view; cheap to copy, and never waits for what is being applied.
+///
+/// It sees what was committed when it was asked. The view's files stay open while a reader lives.
+#[derive(Debug, Clone)]
+pub struct Reader {
+    pub(super) shared: Arc<Shared>,
 }
 
 impl View {
@@ -59,8 +55,35 @@ impl View {
             _ => None,
         })
     }
+}
 
-    pub(super) fn read_list(&self, query: &ListQuery) -> Result<Vec<MemoryItem>, ViewError> {
+impl Reader {
+    /// Finds memories by words; see [`RecallQuery`].
+    ///
+    /// # Errors
+    /// If the query is blank or too long, or the index or the database fails.
+    pub fn recall(&self, query: &RecallQuery) -> Result<Vec<Hit>, RecallError> {
+        let tables = self.shared.store.read()?;
+        let found = recall(&self.shared.search, query, |key| item(&tables, key));
+        if let Err(RecallError::Index(_)) = &found {
+            self.shared.store.condemn();
+        }
+        found
+    }
+
+    /// Returns one memory.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn memory(&self, space: &SpaceId, doc: &DocId) -> Result<Option<MemoryItem>, ViewError> {
+        item(&self.shared.store.read()?, &DocKey::memory(*space, *doc))
+    }
+
+    /// Lists memories, the newest first.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn list(&self, query: &ListQuery) -> Result<Vec<MemoryItem>, ViewError> {
         let limit = if query.limit == 0 {
             DEFAULT_LIST
         } else {
@@ -87,7 +110,7 @@ impl View {
             let space = <[u8; 32]>::try_from(&row.value()[..32])
                 .map_err(|_| ViewError::Damaged("the order of items"))?;
             let key = DocKey::memory(SpaceId::from_bytes(space), doc_at(row.value(), 40)?);
-            items.extend(Shared::item(&tables, &key)?.filter(wanted));
+            items.extend(item(&tables, &key)?.filter(wanted));
             // Rows of one space come from the newest; those of several have to be merged first.
             if query.space.is_some() && items.len() >= limit {
                 break;
@@ -100,15 +123,12 @@ impl View {
         Ok(items)
     }
 
-    pub(super) fn read_context(
-        &self,
-        space: &SpaceId,
-        task: &str,
-    ) -> Result<Option<ContextState>, ViewError> {
+    /// Returns the context of a task.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn context(&self, space: &SpaceId, task: &str) -> Result<Option<ContextState>, ViewError> {
         let key = DocKey::context(*space, context_doc(space, task));
-        if let Some(live) = self.live.peek(&key) {
-            return Ok(context_state(&key, &live.document, &live.index));
-        }
         let tables = self.shared.store.read()?;
         let row = &key.to_bytes()[..];
         let (saved, index) = (tables.saved.get(row)?, tables.index.get(row)?);
@@ -117,10 +137,11 @@ impl View {
         Ok(context_state(&key, &live.document, &live.index))
     }
 
-    pub(super) fn read_contexts(
-        &self,
-        space: Option<&SpaceId>,
-    ) -> Result<Vec<ContextSummary>, ViewError> {
+    /// Lists contexts, the newest first.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn contexts(&self, space: Option<&SpaceId>) -> Result<Vec<ContextSummary>, ViewError> {
         let tables = self.shared.store.read()?;
         let prefix = space
             .map(|space| space.as_bytes().to_vec())
@@ -136,7 +157,11 @@ impl View {
         Ok(contexts)
     }
 
-    pub(super) fn read_quarantine(
+    /// Lists what was refused; at most `limit`, in the order of the fragments' ids.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn quarantine(
         &self,
         space: Option<&SpaceId>,
         limit: usize,
@@ -156,6 +181,19 @@ impl View {
         }
         Ok(found)
     }
+}
+
+/// Reads one item, with what replaces it.
+fn item(tables: &ReadTables, key: &DocKey) -> Result<Option<MemoryItem>, ViewError> {
+    let Some(row) = tables.items.get(&key.to_bytes()[..])? else {
+        return Ok(None);
+    };
+    let mut item = decode_item(row.value())?;
+    let prefix = superseded_prefix(key, &key.doc);
+    for (row, _) in with_prefix(&tables.superseded, &prefix, MAX_SUPERSEDED_BY)? {
+        item.superseded_by.push(doc_at(&row, 64)?);
+    }
+    Ok(Some(item))
 }
 
 fn newest(items: &mut Vec<MemoryItem>, limit: usize) {

@@ -8,8 +8,13 @@ use std::{
 
 use super::{Shared, ViewError};
 
-/// How long a change may wait before the database is synced and the index is fed.
+/// How long a change may wait before the index is fed.
 const DELAY: Duration = Duration::from_secs(1);
+/// How long the database goes without a sync, which applying has to wait for. After a crash, what
+/// came since is replayed.
+const SYNC_EVERY: Duration = Duration::from_secs(5);
+/// So many commits are not left unsynced: until then redb cannot reuse the pages they freed.
+const SYNC_COMMITS: u32 = 512;
 /// So many fresh documents are not kept waiting.
 const HURRY: usize = 512;
 
@@ -18,6 +23,7 @@ struct Work {
     stop: bool,
     since: Option<Instant>,
     hurry: bool,
+    unsynced: u32,
 }
 
 /// A thread that settles what was applied.
@@ -43,11 +49,15 @@ impl Worker {
     /// Tells the worker that something was applied; `fresh` documents wait for the index.
     pub(super) fn notify(&self, fresh: usize) {
         let mut work = lock(&self.work.0);
-        let idle = work.since.is_none();
-        work.since.get_or_insert_with(Instant::now);
-        let hurry = fresh >= HURRY && !work.hurry;
+        let now = Instant::now();
+        let sooner = work.since.is_none_or(|since| since > now);
+        if sooner {
+            work.since = Some(now);
+        }
+        work.unsynced += 1;
+        let hurry = (fresh >= HURRY || work.unsynced >= SYNC_COMMITS) && !work.hurry;
         work.hurry |= hurry;
-        if idle || hurry {
+        if sooner || hurry {
             self.work.1.notify_one();
         }
     }
@@ -64,6 +74,7 @@ impl Drop for Worker {
 }
 
 fn run(shared: &Shared, work: &(Mutex<Work>, Condvar)) {
+    let mut synced = Instant::now();
     loop {
         let mut state = lock(&work.0);
         let stop = loop {
@@ -87,8 +98,18 @@ fn run(shared: &Shared, work: &(Mutex<Work>, Condvar)) {
         };
         state.since = None;
         state.hurry = false;
+        let sync = state.unsynced > 0
+            && (stop || state.unsynced >= SYNC_COMMITS || synced.elapsed() >= SYNC_EVERY);
+        if sync {
+            state.unsynced = 0;
+            synced = Instant::now();
+        } else if state.unsynced > 0 {
+            // Nothing more may come: the sync is due all the same.
+            state.since = Some(synced + SYNC_EVERY - DELAY);
+        }
         drop(state);
-        if let Err(error) = shared.settle() {
+        let synced = if sync { shared.store.sync() } else { Ok(()) };
+        if let Err(error) = synced.and_then(|()| shared.settle()) {
             tracing::warn!(%error, "the view could not be written; it will be derived again");
         }
         if stop {
