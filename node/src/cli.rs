@@ -120,7 +120,7 @@ pub fn main() -> ExitCode {
             runtime.shutdown_background();
             result
         }
-        Err(error) => Err(Failure::Daemon(error.into())),
+        Err(error) => Err(Failure::Output(error)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -62,6 +62,11 @@ impl Client {
         self.answer(self.post_raw(path, body).await?).await
     }
 
+    /// Makes what `path` names.
+    pub(crate) async fn put<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.answer(self.send(Method::PUT, path, empty(), None).await?).await
+    }
+
     /// Deletes what `path` names.
     pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         self.answer(self.send(Method::DELETE, path, empty(), None).await?).await
@@ -77,11 +82,11 @@ impl Client {
     }
 
     /// Sends `body` to `path` and returns the answer's lines of JSON as they come.
-    pub(crate) async fn post_lines(
+    pub(crate) async fn post_lines<B: Serialize>(
         &self,
         path: &str,
-        body: &impl Serialize,
-    ) -> Result<impl Stream<Item = Result<String, Failure>> + Unpin + use<>, Failure> {
+        body: &B,
+    ) -> Result<impl Stream<Item = Result<String, Failure>> + Unpin + use<B>, Failure> {
         let response = self.post_raw(path, body).await?;
         Ok(lines(self.accepted(response).await?))
     }
@@ -214,9 +219,9 @@ fn full(bytes: Vec<u8>) -> Body {
 
 /// Returns the data of a body as a reader.
 pub(crate) fn reader(body: Incoming) -> impl tokio::io::AsyncRead + Unpin {
-    let data = BodyStream::new(body)
-        .map_err(io::Error::other)
-        .try_filter_map(|frame| async move { Ok(frame.into_data().ok()) });
+    let data = TryStreamExt::map_err(BodyStream::new(body), io::Error::other).try_filter_map(
+        |frame| async move { Ok(frame.into_data().ok()) },
+    );
     StreamReader::new(Box::pin(data))
 }
 

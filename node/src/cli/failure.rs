@@ -5,6 +5,8 @@ use std::{io, path::PathBuf, process::ExitCode};
 use hyper::StatusCode;
 use serde::Deserialize;
 
+use crate::daemon::StartError;
+
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -30,9 +32,9 @@ pub(crate) enum Failure {
     /// Writing the output failed.
     #[error("cannot write the output")]
     Output(#[from] io::Error),
-    /// The daemon itself failed to start or to go on.
-    #[error("{0:#}")]
-    Daemon(anyhow::Error),
+    /// The daemon did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
     /// The command in the sandbox ended with this code; nothing is left to say.
     #[error("the command ended with exit code {0}")]
     Exit(u8),
@@ -90,6 +92,7 @@ impl Failure {
                 Some("command and daemon may be of different versions; restart the daemon".to_owned())
             }
             Self::Refused { hint, .. } | Self::Usage { hint, .. } => hint.clone(),
+            Self::Start(error) => error.hint(),
             _ => None,
         }
     }

@@ -128,13 +128,16 @@ async fn show(context: &Context, which: Which, verify: bool) -> Result<(), Failu
     section(context, "explored", &working.explored, explored)?;
     section(context, "decisions", &working.decisions, |entry| pair(&entry.what, &entry.why))?;
     section(context, "errors", &working.errors, |entry| {
-        pair(&pair(&entry.error, &entry.cause), &format!("{} {}", headline(&entry.fix, 120), entry.status))
+        let says = |text: &Option<String>| headline(text.as_deref().unwrap_or_default(), 120);
+        pair(&pair(&entry.error, &says(&entry.cause)), &format!("{} {}", says(&entry.fix), says(&entry.status)))
     })?;
     section(context, "questions", &working.questions, |entry| entry.what.clone())?;
     section(context, "next", &working.next, |entry| entry.what.clone())?;
     section(context, "artifacts", &working.artifacts, |entry| pair(&entry.name, &entry.reference))?;
     if let Some(Entry { value, .. }) = &working.sandbox {
-        ui.line(&format!("sandbox: {} ({}) on {}", value.id, value.image, value.node))?;
+        let image = value.image.as_deref().unwrap_or("image unknown");
+        let node = value.node.as_deref().unwrap_or("node unknown");
+        ui.line(&format!("sandbox: {} ({image}) on {node}", value.id))?;
     }
     if let Some(Verification { total, ok, fragments }) = &working.verification {
         ui.line(&format!("{ok} of {total} signatures verified"))?;
@@ -160,8 +163,9 @@ async fn checkpoint(context: &Context, args: Checkpoint) -> Result<(), Failure> 
     body.explored.extend(args.explored.iter().map(two).map(|(what, result)| Explored { what, result }));
     body.decisions.extend(args.decisions.iter().map(two).map(|(what, why)| Decision { what, why }));
     body.errors.extend(args.errors.iter().map(two).map(|(error, fix)| {
-        let status = if fix.is_empty() { "open" } else { "fixed" }.to_owned();
-        ErrorEntry { error, fix, status, cause: String::new() }
+        let fix = Some(fix).filter(|fix| !fix.is_empty());
+        let status = Some(if fix.is_some() { "fixed" } else { "open" }.to_owned());
+        ErrorEntry { error, fix, status, cause: None }
     }));
     body.questions.extend(args.questions);
     body.resolved_questions.extend(args.resolved_questions);
@@ -179,13 +183,13 @@ async fn checkpoint(context: &Context, args: Checkpoint) -> Result<(), Failure> 
 
 async fn list(context: &Context, space: Option<String>) -> Result<(), Failure> {
     let answer: Contexts = context.client.get(&with_query("/v1/contexts", &[("space", space)])).await?;
-    let columns = ["task", "space", "status", "entries", "last by", "on", "when"];
+    let columns = ["task", "space", "status", "fragments", "last by", "on", "when"];
     context.ui.list(&answer.contexts, "no contexts", columns, |entry: &ContextSummary| {
         [
             headline(&entry.task, 40),
             entry.space.to_string(),
-            headline(&entry.status, 30),
-            entry.entries.to_string(),
+            headline(entry.status.as_deref().unwrap_or("-"), 30),
+            entry.fragments.to_string(),
             entry.by.to_string(),
             entry.node.to_string(),
             utc(entry.at_ms),

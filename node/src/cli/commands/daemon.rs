@@ -57,10 +57,10 @@ pub(crate) async fn up(context: &Context, args: Up) -> Result<(), Failure> {
         return Err(Failure::usage("there is no home to keep the node's data in", "name a directory with `--data-dir`"));
     };
     if args.detach {
-        let pid = crate::daemon::detach(&dir, &args.flags).await.map_err(Failure::Daemon)?;
+        let pid = crate::daemon::detach(&dir, &args.flags).await.map_err(Failure::Start)?;
         return context.ui.line(&format!("the daemon runs as process {pid}"));
     }
-    crate::daemon::run(&dir, args.flags).await.map_err(Failure::Daemon)
+    Ok(crate::daemon::run(&dir, args.flags).await?)
 }
 
 pub(crate) async fn down(context: &Context) -> Result<(), Failure> {

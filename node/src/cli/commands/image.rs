@@ -21,9 +21,6 @@ pub(crate) enum Verb {
         /// Debian packages to add, with commas between
         #[arg(long, value_delimiter = ',', value_name = "LIST")]
         packages: Vec<String>,
-        /// Debian suite to take them from
-        #[arg(long)]
-        suite: Option<String>,
     },
     /// List the images that sandboxes can start from
     List,
@@ -31,9 +28,7 @@ pub(crate) enum Verb {
 
 pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
     match verb {
-        Verb::Build { name, packages, suite } => {
-            build(context, ImageBody { name, packages, suite }).await
-        }
+        Verb::Build { name, packages } => build(context, ImageBody { name, packages }).await,
         Verb::List => list(context).await,
     }
 }
@@ -45,23 +40,22 @@ async fn build(context: &Context, body: ImageBody) -> Result<(), Failure> {
         return context.ui.object(&built);
     }
     let Image { id, name, bytes, .. } = &built.image;
-    let done = if built.cached { "was built already" } else { "is built" };
-    context.ui.line(&format!("image {name} {done}: {} ({})", short(id), size(*bytes)))
+    context.ui.line(&format!("image {name} is ready: {} ({})", short(id), size(*bytes)))
 }
 
 async fn list(context: &Context) -> Result<(), Failure> {
     let answer: Images = context.client.get("/v1/images").await?;
-    let columns = ["image", "name", "size", "created", "kernel", "packages"];
+    let columns = ["image", "name", "size", "created", "kernel", "made from"];
     let none = "no images; build one with `rhizome image build minimal`";
     context.ui.list(&answer.images, none, columns, |image: &Image| {
-        let packages = image.packages.join(", ");
+        let lineage = image.lineage.join(", ");
         [
             short(&image.id),
             image.name.clone(),
             size(image.bytes),
             utc(image.created_ms),
             image.kernel.clone(),
-            if packages.is_empty() { "-".to_owned() } else { packages },
+            if lineage.is_empty() { "-".to_owned() } else { lineage },
         ]
     })
 }

@@ -274,8 +274,11 @@ async fn why(context: &Context, fragment: &str) -> Result<(), Failure> {
     ui.line(&ui.bold(&format!("fragment {}", why.id)))?;
     let state = match &why.state {
         WhyState::Applied => "part of the view".to_owned(),
-        WhyState::Waiting { what, named_by: None } => format!("waits for {what}"),
-        WhyState::Waiting { what, named_by: Some(by) } => format!("waits for {what}, named by {by}"),
+        WhyState::Waiting { what, named_by, named_by_author } => {
+            let by = named_by.as_deref().map(|by| format!(", named by {}", short(by)));
+            let author = named_by_author.as_ref().map(|author| format!(" of {author}"));
+            format!("waits for {what}{}{}", by.unwrap_or_default(), author.unwrap_or_default())
+        }
         WhyState::Quarantined { reason } => format!("in quarantine: {reason}"),
         WhyState::Other { what } => what.clone(),
     };
@@ -290,7 +293,10 @@ async fn why(context: &Context, fragment: &str) -> Result<(), Failure> {
         why.space
     ))?;
     ui.line(&format!("after: {}", why.prev.as_deref().unwrap_or("nothing, it is the first")))?;
-    ui.line(&format!("document: {} ({}), {} bytes, runtime {}", why.doc, why.kind, why.body_len, short(&why.fingerprint)))?;
+    ui.line(&format!("document: {} ({}), {} bytes", why.doc, why.kind, why.body_len))?;
+    if let Some(denied) = &why.denied {
+        ui.line(&format!("denied: {}", plain(denied)))?;
+    }
     ui.line("because:")?;
     for record in &why.chain {
         ui.line(&format!("  {} {}: {}", short(&record.id), record.kind, plain(&record.says)))?;

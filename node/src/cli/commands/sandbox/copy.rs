@@ -116,7 +116,7 @@ async fn upload(
     if metadata.is_dir() {
         limit(depth, copied, from)?;
         let made = with_query(&format!("{}/dir", path_of(sandbox)), &[("path", path), ("mode", mode)]);
-        let _: Done = context.client.post(&made, &serde_json::json!({})).await?;
+        let _: Done = context.client.put(&made).await?;
         let mut entries: Vec<_> = fs::read_dir(from).and_then(Iterator::collect).map_err(at)?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
@@ -151,8 +151,9 @@ async fn download(
             let listing: DirListing =
                 context.client.get(&with_query(&format!("{}/dir", path_of(sandbox)), &query)).await?;
             for entry in listing.entries {
-                let (name, below) = (checked_name(&entry.name)?, format!("{}/{}", from.trim_end_matches('/'), entry.name));
-                Box::pin(download(context, sandbox, &below, entry, &to.join(name), copied, depth + 1)).await?;
+                let to = to.join(checked_name(&entry.name)?);
+                let below = format!("{}/{}", from.trim_end_matches('/'), entry.name);
+                Box::pin(download(context, sandbox, &below, entry, &to, copied, depth + 1)).await?;
             }
         }
         FileKind::File => {
