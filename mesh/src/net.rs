@@ -163,7 +163,7 @@ impl Mesh {
         let validator = Arc::new(ReplicaValidator::new(replica.clone()));
         let recent = validator.recent();
         // Subscribed before anything can arrive, so that no event is missed.
-        let events = replica.events();
+        let (events, more_events) = (replica.events(), replica.events());
 
         let seed = now_ms() ^ u64::from_be_bytes(first_eight(key.id().as_bytes()));
         let span = tracing::Span::current();
@@ -205,7 +205,12 @@ impl Mesh {
             blobs: blobs.clone(),
             recent,
         };
-        tasks.spawn(pump.run(events, stop.clone()).instrument(span));
+        tasks.spawn(
+            pump.clone()
+                .push(events, stop.clone())
+                .instrument(span.clone()),
+        );
+        tasks.spawn(pump.notify(more_events, stop.clone()).instrument(span));
 
         let router = Router::builder(net.endpoint.clone())
             .accept(GOSSIP_ALPN, gossip_protocol)
@@ -374,6 +379,13 @@ impl Mesh {
             Ok(Err(error)) => debug!(%error, "a protocol failed while it stopped"),
             Err(_) => warn!("the endpoint outlived the shutdown grace period"),
         }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A mesh that is dropped without a shutdown stops too, if less politely.
+        self.stop.cancel();
     }
 }
 

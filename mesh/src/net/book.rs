@@ -48,6 +48,8 @@ struct Entry {
 
 #[derive(Debug)]
 struct Own {
+    /// Rises with every new entry, whatever the clock does while we run.
+    seq_ms: u64,
     addrs: Vec<SocketAddr>,
     bytes: Bytes,
 }
@@ -113,6 +115,7 @@ impl Book {
         let (news_in, news) = mpsc::channel(QUEUE);
         let shared = Arc::new(Shared {
             own: Mutex::new(Own {
+                seq_ms: 0,
                 addrs: Vec::new(),
                 bytes: Bytes::new(),
             }),
@@ -204,9 +207,10 @@ impl Book {
             node: shared.key.id(),
             name: shared.name.clone(),
             addrs: addrs.clone(),
-            seq_ms: now_ms(),
+            seq_ms: now_ms().max(own.seq_ms + 1),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
+        own.seq_ms = info.seq_ms;
         match info.sign(&shared.key) {
             Ok(bytes) => own.bytes = bytes.into(),
             // The name is checked where it is configured, so this is our own mistake.

@@ -3,9 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use rhizome_identity::Hash;
+use rhizome_identity::{Hash, NodeId};
 use rhizome_memory::{Event, Fragment, Lane, Replica};
-use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::sync::broadcast::{
+    Receiver,
+    error::{RecvError, TryRecvError},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
@@ -19,7 +22,8 @@ const TURN: usize = 64;
 /// The most bytes that one turn reads for gossip; fragments beyond it go by reconciliation.
 const MAX_PUSH_BYTES: usize = 8 * 1024 * 1024;
 
-/// The task that listens to the replica.
+/// What listens to the replica: two tasks, so that nothing holds up a push of our own.
+#[derive(Debug, Clone)]
 pub(crate) struct Pump {
     pub(crate) replica: Replica,
     pub(crate) net: Net,
@@ -31,58 +35,44 @@ pub(crate) struct Pump {
 }
 
 impl Pump {
-    /// Runs until `stop`.
-    pub(crate) async fn run(self, mut events: Receiver<Event>, stop: CancellationToken) {
+    /// Follows the membership and pushes what is made here, until `stop`.
+    pub(crate) async fn push(self, mut events: Receiver<Event>, stop: CancellationToken) {
         self.membership_changed().await;
-        loop {
-            let first = tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                event = events.recv() => event,
-            };
-            let mut turn = Vec::with_capacity(TURN);
-            match first {
-                Ok(event) => turn.push(event),
-                // What was missed is in the replica's sets, so reconciliation still carries it.
-                Err(RecvError::Lagged(missed)) => {
-                    debug!(missed, "the pump fell behind the replica");
-                    turn.push(Event::AuthorityChanged);
-                    self.blobs.sweep();
-                }
-                Err(RecvError::Closed) => break,
+        while let Some(turn) = next_turn(&mut events, &stop).await {
+            // First, so that what is published into a new space finds its topic. Events that
+            // were missed may have been changes of the log; the rest reconciliation carries.
+            if turn.missed || turn.events.contains(&Event::AuthorityChanged) {
+                self.membership_changed().await;
             }
-            while turn.len() < TURN {
-                let Ok(event) = events.try_recv() else { break };
-                turn.push(event);
-            }
-            self.turn(turn).await;
+            self.push_own(&turn.events).await;
         }
     }
 
-    async fn turn(&self, turn: Vec<Event>) {
-        // First, so that what is published into a new space finds its topic.
-        if turn.contains(&Event::AuthorityChanged) {
-            self.membership_changed().await;
-        }
-        self.push_own(&turn).await;
-        let mut answers: BTreeMap<_, Vec<Hash>> = BTreeMap::new();
-        for event in turn {
-            match event {
-                Event::Stored { lane, id, own, .. } => {
-                    if !own {
-                        self.recent.note(id);
-                    }
-                    for peer in self.sync.acks().stored(&id) {
-                        answers.entry(peer).or_default().push(id);
-                    }
-                    self.sync.stored(lane, id, own).await;
-                }
-                Event::BodyWanted(hash) => self.blobs.want(hash),
-                _ => {}
+    /// Tells sync what became durable, answers who asked for it, and fetches bodies, until `stop`.
+    pub(crate) async fn notify(self, mut events: Receiver<Event>, stop: CancellationToken) {
+        while let Some(turn) = next_turn(&mut events, &stop).await {
+            if turn.missed {
+                self.blobs.sweep();
             }
-        }
-        for (peer, ids) in answers {
-            self.sync.send(&peer, kind::HELD, acks::encode(&ids).into());
+            let mut answers: BTreeMap<_, Vec<Hash>> = BTreeMap::new();
+            for event in turn.events {
+                match event {
+                    Event::Stored { lane, id, own, .. } => {
+                        if !own {
+                            self.recent.note(id);
+                        }
+                        for peer in self.sync.acks().stored(&id) {
+                            answers.entry(peer).or_default().push(id);
+                        }
+                        self.sync.stored(lane, id, own).await;
+                    }
+                    Event::BodyWanted(hash) => self.blobs.want(hash),
+                    _ => {}
+                }
+            }
+            for (peer, ids) in answers {
+                self.sync.send(&peer, kind::HELD, acks::encode(&ids).into());
+            }
         }
     }
 
@@ -157,11 +147,48 @@ impl Pump {
         self.net
             .connections
             .retain(|node| member && authority.is_member(node));
-        let others = authority
-            .members()
-            .map(|other| other.node)
-            .filter(|node| member && *node != me)
-            .collect();
-        self.book.members(others).await;
+        self.book.members(other_members(&self.replica)).await;
     }
+}
+
+/// Returns the other members of our mesh; none while we are no member ourselves.
+pub(crate) fn other_members(replica: &Replica) -> BTreeSet<NodeId> {
+    let authority = replica.authority();
+    let me = replica.node();
+    let member = authority.is_member(&me);
+    authority
+        .members()
+        .map(|other| other.node)
+        .filter(|node| member && *node != me)
+        .collect()
+}
+
+struct Turn {
+    events: Vec<Event>,
+    missed: bool,
+}
+
+/// Waits for events and takes those that are there; `None` at the end.
+async fn next_turn(events: &mut Receiver<Event>, stop: &CancellationToken) -> Option<Turn> {
+    let first = stop.run_until_cancelled(events.recv()).await?;
+    let mut turn = Turn {
+        events: Vec::with_capacity(TURN),
+        missed: false,
+    };
+    match first {
+        Ok(event) => turn.events.push(event),
+        Err(RecvError::Lagged(missed)) => {
+            debug!(missed, "the pump fell behind the replica");
+            turn.missed = true;
+        }
+        Err(RecvError::Closed) => return None,
+    }
+    while turn.events.len() < TURN {
+        match events.try_recv() {
+            Ok(event) => turn.events.push(event),
+            Err(TryRecvError::Lagged(_)) => turn.missed = true,
+            Err(_) => break,
+        }
+    }
+    Some(turn)
 }

@@ -23,6 +23,7 @@ use crate::net::{
     frame::{self, FrameError, MAX_FRAME},
     ids::{endpoint_of_node, node_of_endpoint},
     now_ms,
+    pump::other_members,
     sync::decode_infos,
 };
 
@@ -85,6 +86,8 @@ pub(crate) async fn join(
     Close::Done.apply(&connection);
     let welcome = welcome?;
     let spaces = take_in(replica, me, by, invite, welcome.records).await?;
+    // Members first, so that the book takes their addresses for what they are.
+    book.members(other_members(replica)).await;
     book.learn(None, welcome.infos).await;
     Ok(Joined {
         mesh: invite.mesh,
