@@ -5,7 +5,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use rhizome_identity::{Invite, InviteError};
+use rhizome_identity::{Invite, InviteError, InviteParams};
 use rhizome_mesh::net::{JoinError, Refusal};
 use support::Node;
 
@@ -116,7 +116,7 @@ async fn every_wrong_invite_says_what_is_wrong_with_it() {
     let text = a.invite(&[space], 1, 60_000);
     assert!(matches!(
         text[..text.len() - 9].parse::<Invite>(),
-        Err(InviteError::Truncated | InviteError::Mistyped)
+        Err(InviteError::Truncated { .. } | InviteError::Mistyped)
     ));
     let mut mistyped = text.clone().into_bytes();
     let last = mistyped.len() - 3;
@@ -152,6 +152,14 @@ async fn every_wrong_invite_says_what_is_wrong_with_it() {
     assert!(matches!(
         b.mesh.join(&other_mesh, "b").await.unwrap_err(),
         JoinError::Refused(Refusal::WrongMesh)
+    ));
+    let watched = InviteParams {
+        approve: true,
+        ..a.invite_params(&[space], 1, 60_000)
+    };
+    assert!(matches!(
+        b.mesh.join(&parse(&a.open(watched)), "b").await.unwrap_err(),
+        JoinError::Refused(Refusal::ApprovalNeeded)
     ));
     // None of them used the invite up.
     b.mesh.join(&parse(&text), "b").await.unwrap();

@@ -84,6 +84,12 @@ pub enum Refusal {
     /// The inviter has too many joins at once, or is stopping.
     #[error("the inviter is busy")]
     Busy,
+    /// A person at the inviter must approve whoever redeems this invite.
+    #[error("the invite needs approval at the inviter")]
+    ApprovalNeeded,
+    /// Only the node that issued the invite counts its uses.
+    #[error("the invite can be redeemed at its issuer only")]
+    NotIssuer,
     /// The inviter could not write the grant.
     #[error("the inviter could not record the grant")]
     Failed,
@@ -152,6 +158,10 @@ impl JoinError {
             }
             Self::Refused(Refusal::Expired | Refusal::Spent | Refusal::Closed)
             | Self::Expired { .. } => "ask for a new invite",
+            Self::Refused(Refusal::ApprovalNeeded) => {
+                "this version can't wait for approval: ask for an invite without it"
+            }
+            Self::Refused(Refusal::NotIssuer) => "ask for an invite from a node that is up",
             Self::Refused(Refusal::Busy) => "try again in a moment",
             Self::Refused(Refusal::Failed) => "look at the inviter's log",
             Self::AlreadyMember { .. } => "use a data directory of its own for each mesh",

@@ -141,8 +141,11 @@ impl Node {
     }
 
     pub(crate) fn invite(&self, spaces: &[SpaceId], uses: u16, ttl_ms: u64) -> String {
-        let authority = self.replica.authority();
-        let params = InviteParams {
+        self.open(self.invite_params(spaces, uses, ttl_ms))
+    }
+
+    pub(crate) fn invite_params(&self, spaces: &[SpaceId], uses: u16, ttl_ms: u64) -> InviteParams {
+        InviteParams {
             role: Role::Writer,
             spaces: spaces.to_vec(),
             uses,
@@ -152,7 +155,11 @@ impl Node {
                 node: self.id(),
                 addrs: self.mesh.local_addrs(),
             }],
-        };
+        }
+    }
+
+    pub(crate) fn open(&self, params: InviteParams) -> String {
+        let authority = self.replica.authority();
         let (record, invite) = issue::open_invite(&self.key, &authority, params, now_ms()).unwrap();
         self.replica.append_records(vec![record]).unwrap();
         invite.to_string()

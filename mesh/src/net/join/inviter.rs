@@ -197,6 +197,12 @@ impl Inner {
         }
         let now = now_ms();
         let invite = check_redeem(&authority, &request.invite, now).map_err(refusal)?;
+        if invite.issuer != me {
+            return Err(Refusal::NotIssuer);
+        }
+        if invite.approve {
+            return Err(Refusal::ApprovalNeeded);
+        }
         let keys = |space: &_, epoch| self.replica.space_key(space, epoch);
         let grant = issue::grant(
             &self.key,

@@ -66,6 +66,8 @@ impl From<Refusal> for Refused {
             Refusal::WrongMesh => 5,
             Refusal::Busy => 6,
             Refusal::Failed => 7,
+            Refusal::ApprovalNeeded => 8,
+            Refusal::NotIssuer => 9,
         };
         Self { code }
     }
@@ -81,6 +83,8 @@ impl Refused {
             4 => Refusal::Closed,
             5 => Refusal::WrongMesh,
             6 => Refusal::Busy,
+            8 => Refusal::ApprovalNeeded,
+            9 => Refusal::NotIssuer,
             _ => Refusal::Failed,
         }
     }
@@ -123,6 +127,8 @@ mod tests {
             Refusal::WrongMesh,
             Refusal::Busy,
             Refusal::Failed,
+            Refusal::ApprovalNeeded,
+            Refusal::NotIssuer,
         ] {
             assert_eq!(Refused::from(refusal).refusal(), refusal);
         }
