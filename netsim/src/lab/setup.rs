@@ -8,11 +8,16 @@ use std::{
 
 use super::{LabError, daemon::run};
 
-/// A program and the Debian or Ubuntu package that carries it.
+/// A program, or the path of a file, and the Debian or Ubuntu package that carries it.
 const NEEDED: &[(&str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("mmdebstrap", "mmdebstrap"),
     ("mkfs.erofs", "erofs-utils"),
+    ("mkfs.ext4", "e2fsprogs"),
+    (
+        "/usr/share/keyrings/debian-archive-keyring.gpg",
+        "debian-archive-keyring",
+    ),
     ("ip", "iproute2"),
     ("setpriv", "util-linux"),
 ];
@@ -73,7 +78,8 @@ pub fn setup(mut say: impl FnMut(&str)) -> Result<(), LabError> {
     }
 }
 
-/// Returns where `program` is: on the search path, or in the directories that only root's path has.
+/// Returns where `program` is: on the search path, or in the directories that only root's path has;
+/// a path is looked for as it is.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let extra = ["/usr/sbin", "/sbin"].map(PathBuf::from);
