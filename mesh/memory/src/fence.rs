@@ -295,11 +295,13 @@ fn dependencies(
 /// Applies checked changes to a copy of `document`, and returns the copy as it reloads, with the
 /// bytes that it reloads from.
 ///
-/// `heads` are the heads the document must then have.
+/// `heads` are the heads the document must then have; `read` reads it as the view will, so that a
+/// document on which reading panics is not taken in either.
 pub(crate) fn apply(
     document: &Automerge,
     changes: &[Change],
     heads: &[ChangeHash],
+    read: impl FnOnce(&Automerge),
 ) -> Result<(Automerge, Vec<u8>), Reason> {
     fenced(|| {
         #[cfg(test)]
@@ -324,6 +326,7 @@ pub(crate) fn apply(
                 what: "its heads differ".to_owned(),
             });
         }
+        read(&reloaded);
         Ok((reloaded, saved))
     })
     .unwrap_or_else(|what| Err(Reason::Panicked { what }))

@@ -45,7 +45,7 @@ pub use self::{
 use crate::{
     ContextPatch, ContextState, ContextSummary, DocId, Draft, FragmentId, Header, Hit, Hlc, Kind,
     MemoryItem, RecallError, RecallQuery,
-    document::{DocKey, context_state},
+    document::DocKey,
     recall::{MAX_FRESH, Search},
 };
 pub use crate::{
@@ -223,7 +223,9 @@ impl View {
             *refused.entry(row.space).or_default() += 1;
         }
         let (search, generation) = open_search(&dir.join("tantivy"), &tables)?;
-        store.forget_crowded()?;
+        if number("crowded")?.is_some() {
+            store.forget_crowded()?;
+        }
 
         let shared = Arc::new(Shared {
             store,
@@ -372,7 +374,7 @@ impl View {
     pub fn context(&self, space: &SpaceId, task: &str) -> Result<Option<ContextState>, ViewError> {
         let key = DocKey::context(*space, context_doc(space, task));
         match self.live.peek(&key) {
-            Some(live) => Ok(context_state(&key, &live.document, &live.index)),
+            Some(live) => live.context_state(&key),
             None => self.reader().context(space, task),
         }
     }

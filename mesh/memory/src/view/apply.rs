@@ -8,7 +8,7 @@ use redb::{Durability, ReadableTable};
 use super::{
     Applied, Opened, Quarantined, View, ViewError,
     live::Live,
-    materialise::materialise,
+    materialise::{materialise, probe},
     tables::Tables,
     waiting::{decode_waiting, encode_waiting},
 };
@@ -249,7 +249,9 @@ impl Attempt<'_, '_> {
             .into_iter()
             .map(|head| ChangeHash(self.live.index.at(head).hash))
             .collect();
-        let reason = match fence::apply(&self.live.document, &changes, &heads) {
+        let reason = match fence::apply(&self.live.document, &changes, &heads, |document| {
+            probe(&self.key, document, &self.live.index);
+        }) {
             Ok((document, saved)) => {
                 self.live.document = document;
                 self.saved = Some(saved);

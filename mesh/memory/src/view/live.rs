@@ -6,7 +6,8 @@ use automerge::Automerge;
 
 use super::ViewError;
 use crate::{
-    document::{DocIndex, DocKey, genesis},
+    ContextState,
+    document::{DocIndex, DocKey, context_state, genesis},
     fence::{self, fenced},
 };
 
@@ -25,6 +26,12 @@ pub(super) struct Live {
 }
 
 impl Live {
+    /// Returns the whole state of the context this document is.
+    pub(super) fn context_state(&self, key: &DocKey) -> Result<Option<ContextState>, ViewError> {
+        fenced(|| context_state(key, &self.document, &self.index))
+            .map_err(|_| ViewError::Damaged("a context"))
+    }
+
     /// Loads a document from its rows, or begins it.
     pub(super) fn from_rows(
         key: &DocKey,
@@ -35,8 +42,8 @@ impl Live {
             (Some(saved), Some(index)) => {
                 let loaded = fenced(|| fence::load(saved)).and_then(|loaded| loaded);
                 let document = loaded.map_err(|_| ViewError::Damaged("a saved document"))?;
-                let index =
-                    DocIndex::decode(index).ok_or(ViewError::Damaged("the index of a document"))?;
+                let index = DocIndex::decode(index).filter(|index| same_heads(&document, index));
+                let index = index.ok_or(ViewError::Damaged("the index of a document"))?;
                 Ok(Self {
                     document,
                     index,
@@ -54,6 +61,16 @@ impl Live {
             _ => Err(ViewError::Damaged("half of a document")),
         }
     }
+}
+
+/// A document and an index that were not saved together belong to no state there ever was.
+fn same_heads(document: &Automerge, index: &DocIndex) -> bool {
+    let mut heads = document.get_heads();
+    heads.sort_unstable();
+    heads
+        .iter()
+        .map(|head| head.0)
+        .eq(index.heads().into_iter().map(|head| index.at(head).hash))
 }
 
 /// The documents used last.

@@ -2,14 +2,23 @@
 
 use std::collections::BTreeSet;
 
+use automerge::Automerge;
 use redb::ReadableTable;
 
 use super::{ViewError, apply::Fresh, live::Live, tables::Tables};
 use crate::{
     DocId, Hlc,
-    document::{DocKey, Shape, context_summary, memory_item},
+    document::{DocIndex, DocKey, Shape, context_summary, memory_item},
     item::MemoryItem,
 };
+
+/// Reads a document as [`materialise`] will, to see whether it can be read.
+pub(super) fn probe(key: &DocKey, document: &Automerge, index: &DocIndex) {
+    match key.shape {
+        Shape::Context => drop(context_summary(key, document, index)),
+        Shape::Memory => drop(memory_item(key, document, index)),
+    }
+}
 
 /// Renews what is kept of a document that has changed.
 pub(super) fn materialise(

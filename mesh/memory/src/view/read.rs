@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     ContextState, ContextSummary, DocId, FragmentId, Hit, MemoryItem, RecallError, RecallQuery,
-    document::{DocKey, context_doc, context_state},
+    document::{DocKey, context_doc},
     recall::recall,
 };
 
@@ -134,7 +134,7 @@ impl Reader {
         let (saved, index) = (tables.saved.get(row)?, tables.index.get(row)?);
         let saved = saved.as_ref().map(|row| row.value());
         let live = Live::from_rows(&key, saved, index.as_ref().map(|row| row.value()))?;
-        Ok(context_state(&key, &live.document, &live.index))
+        live.context_state(&key)
     }
 
     /// Lists contexts, the newest first.

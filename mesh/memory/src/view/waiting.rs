@@ -13,12 +13,15 @@ use crate::{FragmentId, Header, document::DocKey};
 pub const MAX_WAITING_PER_AUTHOR: usize = 256;
 /// Most fragments that wait in all.
 pub const MAX_WAITING: usize = 4096;
+/// Most bytes of all changes that wait.
+const MAX_WAITING_BYTES: usize = 64 * 1024 * 1024;
 
 #[derive(Debug)]
 struct Waiter {
     key: DocKey,
     author: AgentId,
     seq: u64,
+    bytes: usize,
     on: Vec<FragmentId>,
 }
 
@@ -28,6 +31,7 @@ pub(super) struct Waiting {
     waiters: BTreeMap<FragmentId, Waiter>,
     by_awaited: BTreeSet<(FragmentId, FragmentId)>,
     by_author: BTreeMap<AgentId, BTreeSet<(DocKey, u64, FragmentId)>>,
+    bytes: usize,
 }
 
 impl Waiting {
@@ -36,10 +40,15 @@ impl Waiting {
         self.remove(&opened.id);
         let author = opened.header.author;
         let of_author = self.by_author.get(&author).map_or(0, BTreeSet::len);
-        if of_author >= MAX_WAITING_PER_AUTHOR || self.waiters.len() >= MAX_WAITING {
+        let bytes = opened.change.len();
+        if of_author >= MAX_WAITING_PER_AUTHOR
+            || self.waiters.len() >= MAX_WAITING
+            || self.bytes + bytes > MAX_WAITING_BYTES
+        {
             return false;
         }
         let seq = opened.header.seq;
+        self.bytes += bytes;
         self.by_author
             .entry(author)
             .or_default()
@@ -52,6 +61,7 @@ impl Waiting {
                 key: *key,
                 author,
                 seq,
+                bytes,
                 on: on.to_vec(),
             },
         );
@@ -62,6 +72,7 @@ impl Waiting {
         let Some(waiter) = self.waiters.remove(id) else {
             return false;
         };
+        self.bytes -= waiter.bytes;
         for awaited in waiter.on {
             self.by_awaited.remove(&(awaited, *id));
         }
