@@ -212,6 +212,7 @@ pub struct Authority {
     pub(crate) cuts: BTreeMap<(AgentId, SpaceId), (u64, Hash)>,
     pub(crate) revoked: BTreeSet<PublicKey>,
     pub(crate) void: Vec<(RecordId, VoidReason)>,
+    pub(crate) known: BTreeSet<RecordId>,
 }
 
 impl Authority {
@@ -233,6 +234,20 @@ impl Authority {
     /// Returns the records that no other names as parent, ascending.
     pub fn heads(&self) -> &[RecordId] {
         &self.heads
+    }
+
+    /// Returns whether this was resolved with that record in the set.
+    pub fn knows(&self, record: &RecordId) -> bool {
+        self.known.contains(record)
+    }
+
+    /// Opens every space key that was wrapped to `node`; those that do not open are left out.
+    pub fn unwrap_keys(&self, node: &NodeKey) -> Vec<(SpaceId, u32, SpaceKey)> {
+        let id = node.id();
+        let opened = self.wrapped_keys_for(&id).filter_map(|(space, epoch, wrapped)| {
+            Some((space, epoch, self.unwrap_space_key(node, &space, wrapped).ok()?))
+        });
+        opened.collect()
     }
 
     /// Returns the members, by id.

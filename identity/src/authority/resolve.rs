@@ -36,7 +36,9 @@ pub fn resolve(records: &Records) -> Authority {
     let standing = Walk::new(records, &order, &of_root, id, genesis).run();
     let mut walk = Walk::new(records, &order, &standing, id, genesis);
     walk.run();
-    walk.finish()
+    let mut authority = walk.finish();
+    authority.known = records.keys().copied().collect();
+    authority
 }
 
 /// The records that can be resolved, in the order they take effect.
