@@ -273,6 +273,17 @@ impl Fragment {
         Bytes::from(wire)
     }
 
+    /// Returns the same fragment with memory of its own, not that of the frame it came in.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        Self {
+            id: self.id,
+            header: self.header.clone(),
+            envelope: Bytes::copy_from_slice(&self.envelope),
+            body: self.body.as_ref().map(|body| Bytes::copy_from_slice(body)),
+        }
+    }
+
     /// Returns the parsed envelope, for the check of its signature.
     pub(crate) fn sealed(&self) -> Result<Sealed<'_>, EnvelopeError> {
         envelope::parse(&self.envelope, MAX_ENVELOPE)

@@ -14,6 +14,11 @@ impl IdSet {
         self.ids.insert(id)
     }
 
+    /// Takes an id out; returns whether it was there.
+    pub fn remove(&mut self, id: &Hash) -> bool {
+        self.ids.remove(id)
+    }
+
     /// Returns whether the id is in the set.
     #[must_use]
     pub fn contains(&self, id: &Hash) -> bool {
