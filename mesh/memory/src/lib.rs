@@ -40,3 +40,6 @@ pub use replica::*;
 pub use view::*;
 pub use watch::*;
 pub use why::*;
+
+#[cfg(test)]
+extern crate self as rhizome_memory;

@@ -1,269 +1,321 @@
 //! A node's copy of everything it may hold.
+//!
+//! A publish: the author's chain is locked, the view composes the change, the fragment is encrypted
+//! and signed and joins the queue of the [`journal`]; whoever waits first writes and syncs for all
+//! ([group commit](journal)); then the publisher returns, listeners hear of it, and a thread of its
+//! own applies it to the view ([`applier`]). Readers wait until the view has caught up with what
+//! was durable when they asked, so that a publish can be recalled at once.
+//!
+//! Locks, in the order in which they may be taken: records, admitting, a chain, view, state, the
+//! index, a set. The journal's queue and the log are locked by nobody who waits for another one.
+
+mod admit;
+mod applier;
+mod bodies;
+mod error;
+mod journal;
+mod open;
+mod publish;
+mod read;
+mod records;
+mod request;
+mod state;
+#[cfg(test)]
+mod tests;
 
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, RwLock},
+    thread::JoinHandle,
 };
 
 use bytes::Bytes;
 use rhizome_identity::{
-    AgentKey, Authority, Hash, NodeId, NodeKey, RecordError, SignedRecord, SpaceId, SpaceKey,
+    AgentKey, Authority, Hash, NodeId, NodeKey, SignedRecord, SpaceId, SpaceKey,
 };
 use tokio::sync::broadcast;
 
-use crate::{
-    ContextPatch, ContextState, ContextSummary, DocId, Draft, Event, FragmentId, Hit, Hlc, IdSet,
-    Lane, ListQuery, MemoryItem, RecallError, RecallQuery, Verdict, Verification, WatchEvent, Why,
-};
-
-/// How a replica works.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct ReplicaConfig {}
-
-/// What recovery found when the store was opened.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RecoveryReport {}
-
-/// A memory to publish.
-#[derive(Debug, Clone)]
-pub struct PublishRequest {
-    /// The space to publish in.
-    pub space: SpaceId,
-    /// What to say.
-    pub draft: Draft,
-    /// The runtime it was found in.
-    pub fingerprint: Hash,
-}
-
-/// A change to the working context of a task.
-#[derive(Debug, Clone)]
-pub struct CheckpointRequest {
-    /// The space the context lives in.
-    pub space: SpaceId,
-    /// The task.
-    pub task: String,
-    /// What changed.
-    pub patch: ContextPatch,
-    /// The runtime it was found in.
-    pub fingerprint: Hash,
-}
-
-/// A fragment of ours that is durable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Published {
-    /// The fragment.
-    pub id: FragmentId,
-    /// The document it changes.
-    pub doc: DocId,
-    /// Its position in the author's chain.
-    pub seq: u64,
-    /// When it was written.
-    pub hlc: Hlc,
-    /// Its place in the order of arrival on this node.
-    pub arrival: u64,
-}
-
-/// What became of one fragment a peer offered.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AdmitOutcome {
-    /// The fragment, if the bytes were one.
-    pub id: Option<FragmentId>,
-    /// The verdict; [`Verdict::Admit`] means it is durable.
-    pub verdict: Verdict,
-}
-
-/// What became of one authority record a peer offered.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum RecordOutcome {
-    /// It is durable and counts.
-    Stored,
-    /// It is here already.
-    Duplicate,
-    /// It is held until its parents arrive.
-    Waiting,
-    /// It is wrong, and stays wrong.
-    Rejected(RecordError),
-    /// There is no room to hold it, or it could not be stored; it may be offered again.
-    Refused,
-}
-
-/// What a space amounts to on this node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SpaceStats {
-    /// Fragments stored.
-    pub fragments: u64,
-    /// Fragments whose change waits for another.
-    pub waiting: u64,
-    /// Fragments whose change is kept out of its document.
-    pub quarantined: u64,
-    /// Hash over the heads of all chains: equal on two nodes that hold the same fragments.
-    pub heads: Hash,
-}
-
-/// Why a replica could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// Another process has it open.
-    #[error("`{}` is in use by another process", path.display())]
-    InUse {
-        /// The directory.
-        path: PathBuf,
+use self::state::Inner;
+pub use self::{
+    error::{OpenError, PublishError, ReplicaError},
+    request::{
+        AdmitOutcome, CheckpointRequest, Fork, PublishRequest, Published, RecordOutcome,
+        ReplicaConfig, SpaceStats,
     },
-}
-
-/// Why a publish failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PublishError {}
-
-/// Why the replica could not do something.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReplicaError {}
+};
+pub use crate::store::{Damage, LogError, RecoveryReport, StoreError};
+use crate::{
+    ContextState, ContextSummary, DocId, Event, FragmentId, Hit, IdSet, Lane, ListQuery,
+    MemoryItem, RecallError, RecallQuery, Verification, WatchEvent, Why,
+};
 
 /// A node's durable copy of the authority log and of its spaces, with the view on them.
 ///
-/// Cheap to clone. Methods block on the disk where they say so: call them from a blocking task.
+/// Cheap to clone. Most methods read or wait for the disk: call them from a blocking task.
 #[derive(Debug, Clone)]
-pub struct Replica {}
+pub struct Replica(Arc<Running>);
 
-#[allow(unused_variables)]
+/// Stops the applier when the last clone is dropped.
+#[derive(Debug)]
+struct Running {
+    inner: Arc<Inner>,
+    applier: Option<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.inner.applier.stop();
+        if let Some(applier) = self.applier.take() {
+            // It may have panicked; it has said so, and there is nothing left to do for it.
+            let _ = applier.join();
+        }
+    }
+}
+
 impl Replica {
-    /// Opens or creates the replica in `dir`.
+    /// Opens or creates the replica in `dir`; the directory is locked while it is open.
+    ///
+    /// # Errors
+    /// [`OpenError::InUse`] if another process, or this one, has it open; the others say what
+    /// cannot be used. A damaged index or view is no error: it is built anew.
     pub fn open(dir: &Path, node: NodeKey, config: ReplicaConfig) -> Result<Self, OpenError> {
-        todo!()
+        Self::open_real(dir, node, config)
     }
+
     /// Returns what recovery found.
+    #[must_use]
     pub fn recovery(&self) -> &RecoveryReport {
-        todo!()
+        &self.inner().recovery
     }
+
     /// Returns this node's id.
+    #[must_use]
     pub fn node(&self) -> NodeId {
-        todo!()
+        self.inner().node
     }
+
     /// Returns who may do what.
+    #[must_use]
     pub fn authority(&self) -> Arc<Authority> {
-        todo!()
+        Arc::clone(&self.inner().state().authority)
     }
-    /// Appends records made here; durable on return.
+
+    /// Appends records made here; durable and in effect on return.
+    ///
+    /// # Errors
+    /// [`ReplicaError`] if one belongs to another mesh or names a parent that is not here, or if
+    /// the disk fails.
     pub fn append_records(&self, records: Vec<SignedRecord>) -> Result<(), ReplicaError> {
-        todo!()
+        self.inner().append_records(records)
     }
-    /// Takes in records that a peer offers.
+
+    /// Takes in records that a peer offers, in any order; those stored are durable on return.
     pub fn admit_records(&self, from: Option<NodeId>, records: Vec<Bytes>) -> Vec<RecordOutcome> {
-        todo!()
+        self.inner().admit_records(from, &records)
     }
+
     /// Returns a space's key, if this node was given it.
+    #[must_use]
     pub fn space_key(&self, space: &SpaceId, epoch: u32) -> Option<SpaceKey> {
-        todo!()
+        self.inner().state().keys.get(&(*space, epoch)).cloned()
     }
+
     /// Publishes a memory; durable on return.
+    ///
+    /// # Errors
+    /// [`PublishError`]; nothing was published then, except where it says otherwise.
     pub fn publish(
         &self,
         agent: &AgentKey,
         request: PublishRequest,
     ) -> Result<Published, PublishError> {
-        todo!()
+        self.inner()
+            .publish(agent, request.space, request.fingerprint, |view, ctx| {
+                view.compose(ctx, &request.draft)
+            })
     }
+
     /// Changes the working context of a task; durable on return.
+    ///
+    /// # Errors
+    /// [`PublishError`]; nothing was published then, except where it says otherwise.
     pub fn checkpoint(
         &self,
         agent: &AgentKey,
         request: CheckpointRequest,
     ) -> Result<Published, PublishError> {
-        todo!()
+        self.inner()
+            .publish(agent, request.space, request.fingerprint, |view, ctx| {
+                view.compose_context(ctx, &request.task, &request.patch)
+            })
     }
-    /// Takes in fragments that a peer offers; those admitted are durable on return.
+
+    /// Takes in fragments that a peer offers, in any order; those admitted are durable on return.
+    ///
+    /// The outcomes are in the order of `wires`.
     pub fn admit(&self, from: NodeId, wires: Vec<Bytes>) -> Vec<AdmitOutcome> {
-        todo!()
+        self.inner().admit(from, &wires)
     }
-    /// Returns whether a fragment is stored here.
+
+    /// Returns whether an item of any lane is stored here.
+    #[must_use]
     pub fn holds(&self, id: &FragmentId) -> bool {
-        todo!()
+        self.inner().holds(&Hash::from(*id))
     }
-    /// Returns the wire form of those items that are here, up to `max_bytes` in all.
+
+    /// Returns an item's place in the order of arrival on this node.
+    #[must_use]
+    pub fn arrival(&self, lane: Lane, id: &Hash) -> Option<u64> {
+        self.inner().arrival(lane, id)
+    }
+
+    /// Returns the wire form of those items that are here, in the order of `ids`, up to
+    /// `max_bytes` in all; a first item that is longer alone is returned all the same.
+    #[must_use]
     pub fn wires(&self, lane: Lane, ids: &[Hash], max_bytes: usize) -> Vec<Bytes> {
-        todo!()
+        self.inner().wires(lane, ids, max_bytes)
     }
+
     /// Returns the ids of a lane, for reconciliation.
+    #[must_use]
     pub fn id_set(&self, lane: Lane) -> Arc<RwLock<IdSet>> {
-        todo!()
+        self.inner().id_set(lane)
     }
-    /// Returns the lanes this node takes part in.
+
+    /// Returns the lanes this node takes part in: the authority log, and the spaces granted to it.
+    #[must_use]
     pub fn lanes(&self) -> Vec<Lane> {
-        todo!()
+        self.inner().lanes()
     }
+
     /// Returns the bodies that fragments here name and that are not here.
+    #[must_use]
     pub fn missing_bodies(&self) -> Vec<Hash> {
-        todo!()
+        self.inner().state().wanted.keys().copied().collect()
     }
-    /// Stores a body that a fragment here names.
+
+    /// Stores a body that a fragment here names; durable on return.
+    ///
+    /// # Errors
+    /// [`ReplicaError`] if no fragment wants it, if it is not what `hash` says, or if the disk
+    /// fails.
     pub fn put_body(&self, hash: Hash, body: Bytes) -> Result<(), ReplicaError> {
-        todo!()
+        self.inner().put_body(hash, &body)
     }
+
     /// Returns the file of a body that is here.
+    #[must_use]
     pub fn body_path(&self, hash: Hash) -> Option<PathBuf> {
-        todo!()
+        self.inner().body_path(hash)
     }
+
     /// Returns a listener for what becomes durable from now on.
+    #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Event> {
-        todo!()
+        self.inner().events.subscribe()
     }
-    /// Returns what arrived after `after`, oldest first.
+
+    /// Returns the memories that changed after `after`, in the order of arrival; contexts are not
+    /// among them. At most [`crate::MAX_WATCH`]: fewer than `limit` means there are no more.
+    #[must_use]
     pub fn watch(&self, space: Option<SpaceId>, after: u64, limit: usize) -> Vec<WatchEvent> {
-        todo!()
+        self.inner().watch(space, after, limit)
     }
+
     /// Searches memories.
+    ///
+    /// # Errors
+    /// See [`RecallError`].
     pub fn recall(&self, query: &RecallQuery) -> Result<Vec<Hit>, RecallError> {
-        todo!()
+        self.inner().caught_up().recall(query)
     }
+
     /// Returns a memory.
+    ///
+    /// # Errors
+    /// If the view fails.
     pub fn memory(&self, space: &SpaceId, doc: &DocId) -> Result<Option<MemoryItem>, ReplicaError> {
-        todo!()
+        Ok(self.inner().caught_up().memory(space, doc)?)
     }
-    /// Lists memories.
+
+    /// Lists memories, the newest first.
+    ///
+    /// # Errors
+    /// If the view fails.
     pub fn list(&self, query: &ListQuery) -> Result<Vec<MemoryItem>, ReplicaError> {
-        todo!()
+        Ok(self.inner().caught_up().list(query)?)
     }
+
     /// Returns the working context of a task.
+    ///
+    /// # Errors
+    /// If the view fails.
     pub fn context(
         &self,
         space: &SpaceId,
         task: &str,
     ) -> Result<Option<ContextState>, ReplicaError> {
-        todo!()
+        Ok(self.inner().caught_up().context(space, task)?)
     }
-    /// Lists working contexts.
+
+    /// Lists working contexts, the newest first.
+    ///
+    /// # Errors
+    /// If the view fails.
     pub fn contexts(&self, space: Option<SpaceId>) -> Result<Vec<ContextSummary>, ReplicaError> {
-        todo!()
+        Ok(self.inner().caught_up().contexts(space.as_ref())?)
     }
-    /// Re-reads every fragment of a context from disk and checks it again.
+
+    /// Re-reads every fragment of a context from disk and checks hash, signature, chain and
+    /// authority again.
+    ///
+    /// # Errors
+    /// If the view fails. A fragment that cannot be read is no error but a finding.
     pub fn verify_context(
         &self,
         space: &SpaceId,
         task: &str,
     ) -> Result<Verification, ReplicaError> {
-        todo!()
+        self.inner().verify_context(space, task)
     }
-    /// Explains a fragment.
+
+    /// Explains a fragment; `None` if it is not here.
+    ///
+    /// # Errors
+    /// If the fragment cannot be read back.
     pub fn why(&self, id: &FragmentId) -> Result<Option<Why>, ReplicaError> {
-        todo!()
+        self.inner().why(*id)
     }
+
+    /// Returns the authors that signed two histories, one contradiction each.
+    #[must_use]
+    pub fn forks(&self) -> Vec<Fork> {
+        self.inner().state().forks.values().copied().collect()
+    }
+
     /// Returns what a space amounts to here.
+    #[must_use]
     pub fn sync_state(&self, space: &SpaceId) -> SpaceStats {
-        todo!()
+        self.inner().sync_state(space)
     }
-    /// Writes the index behind everything that is durable already.
+
+    /// Writes index and view up to what is durable already, so that the next start is quick.
+    ///
+    /// # Errors
+    /// If the view fails.
     pub fn flush(&self) -> Result<(), ReplicaError> {
-        todo!()
+        self.inner().flush()
     }
+
     /// Flushes and refuses all further writes.
+    ///
+    /// # Errors
+    /// If the disk fails; what was acknowledged is durable all the same.
     pub fn close(&self) -> Result<(), ReplicaError> {
-        todo!()
+        self.inner().close()
+    }
+
+    fn inner(&self) -> &Inner {
+        &self.0.inner
     }
 }

@@ -1,0 +1,355 @@
+//! Opening: from whatever the disk holds to a running replica.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, OpenOptions, TryLockError},
+    io,
+    path::Path,
+    sync::{Arc, RwLock},
+    thread,
+};
+
+use bytes::Bytes;
+use rhizome_identity::{AgentId, Hash, NodeId, NodeKey, RecordLog, SignedRecord, SpaceId};
+use tracing::warn;
+
+use super::{
+    Replica, Running, bodies,
+    error::OpenError,
+    journal::read_evidence,
+    request::{Fork, ReplicaConfig},
+    state::{Inner, State, now_ms},
+};
+use crate::{
+    Admission, Fragment, FragmentId, Hlc, HlcClock, IdSet, Lane, View,
+    disk::{Disk, RealDisk},
+    store::{
+        Index, Loc, Log, Reach, RecordKind, RecoveryReport, Row, RowKind, StoreKey, Tip, is_there,
+    },
+};
+
+const LOCK: &str = "replica.lock";
+const INDEX: &str = "index.redb";
+const VIEW: &str = "view";
+
+/// What the segments and the index said.
+pub(super) struct Restored {
+    pub(super) state: State,
+    pub(super) sets: BTreeMap<Lane, Arc<RwLock<IdSet>>>,
+}
+
+impl Replica {
+    pub(super) fn open_real(
+        dir: &Path,
+        node: NodeKey,
+        config: ReplicaConfig,
+    ) -> Result<Self, OpenError> {
+        let directory = |source| OpenError::Directory {
+            path: dir.to_owned(),
+            source,
+        };
+        let disk = RealDisk::new(dir).map_err(directory)?;
+        let lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(dir.join(LOCK))
+            .map_err(directory)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(OpenError::InUse {
+                    path: dir.to_owned(),
+                });
+            }
+            Err(TryLockError::Error(source)) => return Err(directory(source)),
+        }
+        Self::open_on(Arc::new(disk), dir, node, config, Some(lock))
+    }
+
+    /// Opens the replica whose segments and bodies are on `disk` and whose index and view, which
+    /// can be derived again, are in `dir`.
+    pub(super) fn open_on(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        node: NodeKey,
+        config: ReplicaConfig,
+        lock: Option<fs::File>,
+    ) -> Result<Self, OpenError> {
+        let directory = |source| OpenError::Directory {
+            path: dir.to_owned(),
+            source,
+        };
+        let store = |source| OpenError::Store {
+            path: dir.to_owned(),
+            source,
+        };
+        let key = StoreKey::new(&node);
+        disk.create_dir(bodies::DIR).map_err(directory)?;
+
+        let mut rows: Vec<Row> = Vec::new();
+        let (index, reach) = Index::open(&dir.join(INDEX), |row| rows.push(row.clone()));
+        let reach = reach.filter(|reach| {
+            let last = rows.last().map(|row| (row.arrival, row.loc));
+            is_there(&*disk, &key, reach.place, last)
+        });
+        let mut report = RecoveryReport::default();
+        let reach = reach.unwrap_or_else(|| {
+            rows.clear();
+            index.reset();
+            report.index_rebuilt = true;
+            Reach::default()
+        });
+        let mut tail = Tail::new(node.id(), reach.hlc);
+        let log = Log::open(
+            Arc::clone(&disk),
+            key,
+            config.segment_bytes,
+            reach.place,
+            &mut report,
+            |found, payload| tail.read(found.head.kind, found.head.arrival, found.loc, payload),
+        )
+        .map_err(store)?;
+        // A store that was never written to has no index to lose.
+        report.index_rebuilt &= report.segments > 0;
+        for row in &tail.rows {
+            index.insert(row.clone());
+        }
+        rows.append(&mut tail.rows);
+        rows.sort_by_key(|row| row.arrival);
+        let mut restored = restore(&*disk, &log, &rows, &tail, &mut report);
+
+        let view = open_view(dir, log.place().arrival)?;
+        let is_new_view = view.watermark() == 0;
+        for (space, epoch, key) in restored.state.authority.unwrap_keys(&node) {
+            restored.state.keys.insert((space, epoch), key);
+        }
+        let keys: Vec<_> = restored.state.keys.keys().copied().collect();
+        let inner = Inner::new(
+            node,
+            dir.to_owned(),
+            disk,
+            log,
+            index,
+            report,
+            view,
+            restored,
+            lock,
+        );
+        if is_new_view {
+            // Everything is read once more anyway, with all the keys there are.
+            inner.note_settled_keys(&keys.into_iter().collect());
+        } else {
+            let settled = Inner::settled_keys(dir);
+            inner.applier.rescan(
+                keys.into_iter()
+                    .filter(|key| !settled.contains(key))
+                    .collect(),
+            );
+        }
+        if inner.recovery.replayed > 0 {
+            inner.flush_index();
+        }
+        let inner = Arc::new(inner);
+        let applier = thread::Builder::new().name("rhizome-view".into()).spawn({
+            let inner = Arc::clone(&inner);
+            move || inner.applier.run(&inner)
+        });
+        let applier = Some(applier.map_err(directory)?);
+        Ok(Self(Arc::new(Running { inner, applier })))
+    }
+}
+
+/// What was read of the segments behind the index.
+struct Tail {
+    node: NodeId,
+    rows: Vec<Row>,
+    tips: BTreeMap<(SpaceId, AgentId), Tip>,
+    clock: HlcClock,
+}
+
+impl Tail {
+    fn new(node: NodeId, hlc: Hlc) -> Self {
+        let clock = HlcClock::starting_after(hlc);
+        Self {
+            node,
+            rows: Vec::new(),
+            tips: BTreeMap::new(),
+            clock,
+        }
+    }
+
+    fn read(&mut self, kind: RecordKind, arrival: u64, loc: Loc, payload: &[u8]) {
+        let row = match kind {
+            RecordKind::Fragment => self.fragment(arrival, loc, payload),
+            RecordKind::Authority => SignedRecord::parse(payload).ok().map(|record| {
+                let id = Hash::from_bytes(*record.id().as_bytes());
+                Row {
+                    arrival,
+                    loc,
+                    id,
+                    kind: RowKind::Authority,
+                }
+            }),
+            RecordKind::Body => <[u8; 32]>::try_from(payload).ok().map(|hash| {
+                let id = Hash::from_bytes(hash);
+                Row {
+                    arrival,
+                    loc,
+                    id,
+                    kind: RowKind::Body,
+                }
+            }),
+            RecordKind::Evidence => read_evidence(payload).map(|(other, fragment)| {
+                let (space, author) = (fragment.header.space, fragment.header.author);
+                let kind = RowKind::Evidence {
+                    space,
+                    author,
+                    other,
+                };
+                Row {
+                    arrival,
+                    loc,
+                    id: fragment.id.into(),
+                    kind,
+                }
+            }),
+            RecordKind::Commit => {
+                let tips = Tip::read_all(payload).into_iter();
+                self.tips
+                    .extend(tips.map(|tip| ((tip.space, tip.author), tip)));
+                return;
+            }
+        };
+        match row {
+            Some(row) => self.rows.push(row),
+            None => warn!(
+                arrival,
+                ?kind,
+                "a stored record cannot be read by this version"
+            ),
+        }
+    }
+
+    fn fragment(&mut self, arrival: u64, loc: Loc, payload: &[u8]) -> Option<Row> {
+        let fragment = Fragment::decode(&Bytes::copy_from_slice(payload)).ok()?;
+        let own = fragment.header.node == self.node;
+        if own {
+            self.clock = HlcClock::starting_after(self.clock.last().max(fragment.header.hlc));
+        } else {
+            self.clock.observe(now_ms(), fragment.header.hlc);
+        }
+        Some(Row::of_fragment(arrival, loc, &fragment, own))
+    }
+}
+
+/// Builds what is kept in memory from the rows, which are in the order of arrival.
+fn restore(
+    disk: &dyn Disk,
+    log: &Log,
+    rows: &[Row],
+    tail: &Tail,
+    report: &mut RecoveryReport,
+) -> Restored {
+    // The records first: they say what everything else means.
+    let mut records = RecordLog::default();
+    let mut authority_set = IdSet::default();
+    for row in rows.iter().filter(|row| row.kind == RowKind::Authority) {
+        let payload = log.read(row.loc).map(|(_, payload)| payload);
+        let record = payload.and_then(|payload| SignedRecord::parse(&payload).ok());
+        match record.map(|record| records.insert(record)) {
+            Some(Ok(_)) => {
+                authority_set.insert(row.id);
+            }
+            _ => {
+                warn!(id = %row.id, "an authority record is damaged; it will be fetched from a peer")
+            }
+        }
+    }
+    let mut admission = Admission::new();
+    let mut forks = BTreeMap::new();
+    let mut wanted: BTreeMap<Hash, BTreeSet<FragmentId>> = BTreeMap::new();
+    let mut space_sets: BTreeMap<SpaceId, IdSet> = BTreeMap::new();
+    for row in rows {
+        let id = FragmentId::from(row.id);
+        match &row.kind {
+            RowKind::Fragment {
+                space,
+                author,
+                seq,
+                prev,
+                blob,
+                ..
+            } => {
+                admission.restore(*author, *space, *seq, id, *prev);
+                space_sets.entry(*space).or_default().insert(row.id);
+                if let Some(blob) = blob
+                    && !disk.exists(&bodies::name(blob))
+                {
+                    wanted.entry(*blob).or_default().insert(id);
+                }
+            }
+            RowKind::Evidence {
+                space,
+                author,
+                other,
+            } => {
+                let (space, author) = (*space, *author);
+                let fork = Fork {
+                    space,
+                    author,
+                    ours: *other,
+                    theirs: id,
+                };
+                forks.entry((space, author)).or_insert(fork);
+            }
+            RowKind::Authority | RowKind::Body => {}
+        }
+    }
+    // What a commit record names and no record is left of was here: its position is taken.
+    for tip in tail.tips.values() {
+        if !admission.knows(&tip.author, &tip.space, tip.seq, tip.id) {
+            admission.restore_lost(tip.author, tip.space, tip.seq, tip.id, tip.prev);
+            report.lost.push(tip.id);
+        }
+    }
+    let authority = Arc::new(records.resolve());
+    let state = State {
+        records,
+        authority,
+        keys: BTreeMap::new(),
+        admission,
+        clock: tail.clock.clone(),
+        forks,
+        wanted,
+        recheck: Vec::new(),
+    };
+    let mut sets: BTreeMap<Lane, Arc<RwLock<IdSet>>> = space_sets
+        .into_iter()
+        .map(|(space, set)| (Lane::Space(space), Arc::new(RwLock::new(set))))
+        .collect();
+    sets.insert(Lane::Authority, Arc::new(RwLock::new(authority_set)));
+    Restored { state, sets }
+}
+
+fn open_view(dir: &Path, arrival: u64) -> Result<View, OpenError> {
+    let path = dir.join(VIEW);
+    let failed = |source| OpenError::View {
+        path: path.clone(),
+        source,
+    };
+    let view = View::open(&path).map_err(failed)?;
+    if view.watermark() <= arrival {
+        return Ok(view);
+    }
+    // It has seen what the segments no longer hold, a backup's for one: it is of another past.
+    warn!("the view is ahead of the store and is derived anew");
+    drop(view);
+    match fs::remove_dir_all(&path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(OpenError::Directory { path, source })
+        }
+        _ => View::open(&path).map_err(failed),
+    }
+}

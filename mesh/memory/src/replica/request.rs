@@ -1,0 +1,113 @@
+//! What a replica is asked, and what it answers.
+
+use rhizome_identity::{AgentId, Hash, RecordError, SpaceId};
+
+use crate::{ContextPatch, DocId, Draft, FragmentId, Hlc, Verdict, store::SEGMENT_BYTES};
+
+/// How a replica works.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ReplicaConfig {
+    /// A segment file that has reached this length, in bytes, is followed by a new one.
+    pub segment_bytes: u64,
+}
+
+impl Default for ReplicaConfig {
+    fn default() -> Self {
+        Self {
+            segment_bytes: SEGMENT_BYTES,
+        }
+    }
+}
+
+/// A memory to publish.
+#[derive(Debug, Clone)]
+pub struct PublishRequest {
+    /// The space to publish in.
+    pub space: SpaceId,
+    /// What to say.
+    pub draft: Draft,
+    /// The runtime it was found in.
+    pub fingerprint: Hash,
+}
+
+/// A change to the working context of a task.
+#[derive(Debug, Clone)]
+pub struct CheckpointRequest {
+    /// The space the context lives in.
+    pub space: SpaceId,
+    /// The task.
+    pub task: String,
+    /// What changed.
+    pub patch: ContextPatch,
+    /// The runtime it was found in.
+    pub fingerprint: Hash,
+}
+
+/// A fragment of ours that is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Published {
+    /// The fragment.
+    pub id: FragmentId,
+    /// The document it changes.
+    pub doc: DocId,
+    /// Its position in the author's chain.
+    pub seq: u64,
+    /// When it was written.
+    pub hlc: Hlc,
+    /// Its place in the order of arrival on this node.
+    pub arrival: u64,
+}
+
+/// What became of one fragment a peer offered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdmitOutcome {
+    /// The fragment, if the bytes were one.
+    pub id: Option<FragmentId>,
+    /// The verdict; [`Verdict::Admit`] means it is durable.
+    pub verdict: Verdict,
+}
+
+/// What became of one authority record a peer offered.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RecordOutcome {
+    /// It is durable and counts.
+    Stored,
+    /// It is here already.
+    Duplicate,
+    /// It is held until its parents arrive.
+    Waiting,
+    /// It is wrong, and stays wrong.
+    Rejected(RecordError),
+    /// There is no room to hold it, or it could not be stored; it may be offered again.
+    Refused,
+}
+
+/// Proof that an author signed two histories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fork {
+    /// The space.
+    pub space: SpaceId,
+    /// The author.
+    pub author: AgentId,
+    /// The fragment that was here first, and counts here.
+    pub ours: FragmentId,
+    /// The first one that contradicted it; kept as evidence.
+    pub theirs: FragmentId,
+}
+
+/// What a space amounts to on this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SpaceStats {
+    /// Fragments stored.
+    pub fragments: u64,
+    /// Fragments whose change waits for another.
+    pub waiting: u64,
+    /// Fragments whose change is kept out of its document.
+    pub quarantined: u64,
+    /// Hash over the heads of all chains: equal on two nodes that hold the same fragments.
+    pub heads: Hash,
+}

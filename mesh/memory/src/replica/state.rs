@@ -1,0 +1,369 @@
+//! What a replica knows while it runs, and what changes when a batch has become durable.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use rhizome_identity::{AgentId, Authority, Hash, NodeId, NodeKey, RecordLog, SpaceId, SpaceKey};
+use tokio::sync::broadcast;
+use tracing::warn;
+
+use super::{
+    applier::{Applier, Work},
+    journal::{Entry, Item, Journal},
+    records::WaitingRecords,
+    request::Fork,
+};
+use crate::{
+    Admission, Event, Fragment, FragmentId, HlcClock, IdSet, Lane, View,
+    disk::Disk,
+    store::{Index, Log, LogError, Reach, RecoveryReport, Row, RowKind, Tip},
+};
+
+/// Everything the clones of a replica share.
+pub(super) struct Inner {
+    pub(super) node: NodeId,
+    pub(super) key: NodeKey,
+    pub(super) dir: PathBuf,
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) log: Log,
+    pub(super) index: Index,
+    /// How far the index may be written: everything up to it is durable and has its row.
+    pub(super) reach: Mutex<Reach>,
+    pub(super) recovery: RecoveryReport,
+    pub(super) journal: Journal,
+    pub(super) applier: Applier,
+    pub(super) view: Mutex<View>,
+    pub(super) events: broadcast::Sender<Event>,
+    pub(super) sets: RwLock<BTreeMap<Lane, Arc<RwLock<IdSet>>>>,
+    pub(super) chains: Mutex<BTreeMap<(SpaceId, AgentId), Arc<Mutex<Option<ChainTip>>>>>,
+    /// One batch of foreign records at a time, so that none is judged by a state that is passing.
+    pub(super) recording: Mutex<WaitingRecords>,
+    /// One batch of foreign fragments at a time, so that none is stored twice.
+    pub(super) admitting: Mutex<()>,
+    state: Mutex<State>,
+    /// Keeps the directory locked.
+    pub(super) _lock: Option<File>,
+}
+
+/// What decides about the next item.
+pub(super) struct State {
+    pub(super) records: RecordLog,
+    pub(super) authority: Arc<Authority>,
+    pub(super) keys: BTreeMap<(SpaceId, u32), SpaceKey>,
+    pub(super) admission: Admission,
+    pub(super) clock: HlcClock,
+    pub(super) forks: BTreeMap<(SpaceId, AgentId), Fork>,
+    /// Bodies that are not here, with the fragments that name them.
+    pub(super) wanted: BTreeMap<Hash, BTreeSet<FragmentId>>,
+    /// Fragments that waited for authority records which may be here now.
+    pub(super) recheck: Vec<Fragment>,
+}
+
+/// Where an author's chain goes on: beyond what is durable, while writes are under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ChainTip {
+    pub(super) generation: u64,
+    pub(super) next_seq: u64,
+    pub(super) prev: Option<FragmentId>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner")
+            .field("node", &self.node)
+            .field("dir", &self.dir)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn new(
+        key: NodeKey,
+        dir: PathBuf,
+        disk: Arc<dyn Disk>,
+        log: Log,
+        index: Index,
+        recovery: RecoveryReport,
+        view: View,
+        restored: super::open::Restored,
+        lock: Option<File>,
+    ) -> Self {
+        let reach = Reach {
+            place: log.place(),
+            hlc: restored.state.clock.last(),
+        };
+        let applier = Applier::new(view.watermark(), reach.place.arrival);
+        Self {
+            node: key.id(),
+            key,
+            dir,
+            disk,
+            log,
+            index,
+            reach: Mutex::new(reach),
+            recovery,
+            journal: Journal::default(),
+            applier,
+            view: Mutex::new(view),
+            events: broadcast::Sender::new(crate::EVENT_BACKLOG),
+            sets: RwLock::new(restored.sets),
+            chains: Mutex::default(),
+            recording: Mutex::default(),
+            admitting: Mutex::default(),
+            state: Mutex::new(restored.state),
+            _lock: lock,
+        }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn view(&self) -> MutexGuard<'_, View> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the lock under which an author's chain goes on.
+    pub(super) fn chain(&self, space: SpaceId, author: AgentId) -> Arc<Mutex<Option<ChainTip>>> {
+        let mut chains = self.chains.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(chains.entry((space, author)).or_default())
+    }
+
+    pub(super) fn id_set(&self, lane: Lane) -> Arc<RwLock<IdSet>> {
+        if let Some(set) = self
+            .sets
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&lane)
+        {
+            return Arc::clone(set);
+        }
+        let mut sets = self.sets.write().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(sets.entry(lane).or_default())
+    }
+
+    pub(super) fn set_contains(&self, lane: Lane, id: &Hash) -> bool {
+        let set = self.id_set(lane);
+        let set = set.read().unwrap_or_else(PoisonError::into_inner);
+        set.contains(id)
+    }
+
+    pub(super) fn set_insert(&self, lane: Lane, id: &Hash) {
+        let set = self.id_set(lane);
+        set.write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(*id);
+    }
+
+    /// Writes and syncs a batch, and lets everyone know what is durable now.
+    ///
+    /// Called by the leader of the journal alone, so batches come one after the other.
+    pub(super) fn commit(&self, batch: &[Entry]) -> Result<Vec<u64>, LogError> {
+        let records: Vec<_> = batch.iter().map(Entry::record).collect();
+        let places = self.log.append(&records, own_tips(batch))?;
+        let mut events = Vec::with_capacity(batch.len());
+        let mut works = Vec::with_capacity(batch.len());
+        let now_ms = now_ms();
+        let mut state = self.state();
+        let mut is_new_authority = false;
+        for (entry, (arrival, loc)) in batch.iter().zip(&places) {
+            let arrival = *arrival;
+            match &entry.item {
+                Item::Fragment {
+                    fragment,
+                    own,
+                    change,
+                } => {
+                    self.index
+                        .insert(Row::of_fragment(arrival, *loc, fragment, *own));
+                    let lane = Lane::Space(fragment.header.space);
+                    self.set_insert(lane, &fragment.id.into());
+                    entry.ticket.set_freed(state.admission.commit(fragment));
+                    if !own {
+                        state.clock.observe(now_ms, fragment.header.hlc);
+                    }
+                    events.push(Event::Stored {
+                        lane,
+                        id: fragment.id.into(),
+                        own: *own,
+                        arrival,
+                    });
+                    if fragment.body.is_none()
+                        && change.is_none()
+                        && !self.has_body(&fragment.header.body_hash)
+                    {
+                        let body = fragment.header.body_hash;
+                        state.wanted.entry(body).or_default().insert(fragment.id);
+                        events.push(Event::BodyWanted(body));
+                    }
+                    let work = Work::Fragment {
+                        fragment: fragment.clone(),
+                        change: change.clone(),
+                    };
+                    works.push((arrival, work));
+                }
+                Item::Record(record) => {
+                    let id = Hash::from_bytes(*record.id().as_bytes());
+                    self.index.insert(Row {
+                        arrival,
+                        loc: *loc,
+                        id,
+                        kind: RowKind::Authority,
+                    });
+                    if let Err(error) = state.records.insert(record.clone()) {
+                        // It was checked before it was written; it is tried again on opening.
+                        warn!(%error, "a stored record does not enter the authority log");
+                        continue;
+                    }
+                    is_new_authority = true;
+                    self.set_insert(Lane::Authority, &id);
+                    events.push(Event::Stored {
+                        lane: Lane::Authority,
+                        id,
+                        own: false,
+                        arrival,
+                    });
+                    works.push((arrival, Work::Nothing));
+                }
+                Item::Body(body) => {
+                    let row = Row {
+                        arrival,
+                        loc: *loc,
+                        id: *body,
+                        kind: RowKind::Body,
+                    };
+                    self.index.insert(row);
+                    let fragments = state.wanted.remove(body).unwrap_or_default();
+                    works.push((arrival, Work::Body(fragments.into_iter().collect())));
+                }
+                Item::Evidence { fragment, other } => {
+                    let header = &fragment.header;
+                    let (space, author) = (header.space, header.author);
+                    let kind = RowKind::Evidence {
+                        space,
+                        author,
+                        other: *other,
+                    };
+                    self.index.insert(Row {
+                        arrival,
+                        loc: *loc,
+                        id: fragment.id.into(),
+                        kind,
+                    });
+                    let fork = Fork {
+                        space,
+                        author,
+                        ours: *other,
+                        theirs: fragment.id,
+                    };
+                    state.forks.entry((space, author)).or_insert(fork);
+                    works.push((arrival, Work::Nothing));
+                }
+            }
+        }
+        if is_new_authority {
+            let rescans = self.reauthorise(&mut state);
+            self.applier.rescan(rescans);
+            events.push(Event::AuthorityChanged);
+        }
+        let reach = Reach {
+            place: self.log.place(),
+            hlc: state.clock.last(),
+        };
+        *self.reach.lock().unwrap_or_else(PoisonError::into_inner) = reach;
+        drop(state);
+        self.applier.push(works, reach.place.arrival);
+        for event in events {
+            // Without a listener there is nobody to tell.
+            let _ = self.events.send(event);
+        }
+        Ok(places.into_iter().map(|(arrival, _)| arrival).collect())
+    }
+
+    /// Works out anew who may do what; returns the keys that were not here before.
+    pub(super) fn reauthorise(&self, state: &mut State) -> Vec<(SpaceId, u32)> {
+        state.authority = Arc::new(state.records.resolve());
+        let before: BTreeSet<_> = state.keys.keys().copied().collect();
+        for (space, epoch, key) in state.authority.unwrap_keys(&self.key) {
+            state.keys.entry((space, epoch)).or_insert(key);
+        }
+        let freed = state.admission.authority_changed();
+        state.recheck.extend(freed);
+        state
+            .keys
+            .keys()
+            .filter(|key| !before.contains(key))
+            .copied()
+            .collect()
+    }
+
+    /// Notes that a stored item cannot be read back: it leaves its set, so that it is fetched from
+    /// a peer again, and its position in its chain stays taken.
+    pub(super) fn note_lost(&self, row: &Row) {
+        warn!(id = %row.id, segment = row.loc.segment, offset = row.loc.offset,
+            "a record is damaged; it will be fetched from a peer");
+        let lane = match &row.kind {
+            RowKind::Fragment {
+                space, author, seq, ..
+            } => {
+                self.state().admission.lose(*author, *space, *seq);
+                Lane::Space(*space)
+            }
+            // The log of records is in memory, whole: it goes on being served from there.
+            _ => return,
+        };
+        let set = self.id_set(lane);
+        set.write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&row.id);
+    }
+
+    /// Reads a stored item back; `None` if it is not here, or damaged.
+    pub(super) fn read_row(&self, row: &Row) -> Option<bytes::Bytes> {
+        match self.log.read(row.loc) {
+            Some((head, payload)) if head.arrival == row.arrival => Some(payload),
+            _ => {
+                self.note_lost(row);
+                None
+            }
+        }
+    }
+}
+
+/// Returns the Unix time in milliseconds.
+pub(super) fn now_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Returns where the chains written here stand after a batch.
+fn own_tips(batch: &[Entry]) -> Vec<Tip> {
+    let mut tips = BTreeMap::new();
+    for entry in batch {
+        if let Item::Fragment {
+            fragment,
+            own: true,
+            ..
+        } = &entry.item
+        {
+            let header = &fragment.header;
+            let tip = Tip {
+                space: header.space,
+                author: header.author,
+                seq: header.seq,
+                id: fragment.id,
+                prev: header.prev,
+            };
+            tips.insert((header.space, header.author), tip);
+        }
+    }
+    tips.into_values().collect()
+}

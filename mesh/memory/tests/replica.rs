@@ -1,0 +1,241 @@
+//! A replica as its users see it: publish, admit, read, reopen.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+#[path = "support/mesh.rs"]
+mod mesh;
+
+use std::fs;
+
+use bytes::Bytes;
+use mesh::Mesh;
+use rhizome_identity::Hash;
+use rhizome_memory::{
+    ContextPatch, Draft, Event, Kind, Lane, OpenError, RecallQuery, Replica, ReplicaConfig,
+    ReplicaError, Verdict, WhyState,
+};
+
+#[test]
+fn what_was_published_is_recalled_at_once_and_after_a_restart() {
+    let mesh = Mesh::of(1);
+    let dir = tempfile::tempdir().unwrap();
+    let query = RecallQuery {
+        text: "heron".into(),
+        spaces: vec![mesh.space],
+        kinds: Vec::new(),
+        task: None,
+        limit: 5,
+    };
+    let first = {
+        let replica = mesh.open(0, dir.path());
+        let mut events = replica.events();
+        let first = mesh.publish(0, &replica, "the heron stands still");
+        assert_eq!(
+            (first.seq, first.arrival),
+            (0, mesh.records.len() as u64 + 1)
+        );
+        assert_eq!(mesh.publish(0, &replica, "the otter swims").seq, 1);
+        let hits = replica.recall(&query).unwrap();
+        assert_eq!(
+            hits.iter().map(|hit| hit.item.id).collect::<Vec<_>>(),
+            [first.id]
+        );
+        let stored = Event::Stored {
+            lane: mesh.lane(),
+            id: first.id.into(),
+            own: true,
+            arrival: first.arrival,
+        };
+        assert_eq!(events.try_recv().unwrap(), stored);
+        first
+    };
+    let replica = Replica::open(
+        dir.path(),
+        mesh.nodes[0].key.clone(),
+        ReplicaConfig::default(),
+    );
+    let replica = replica.unwrap();
+    assert!(replica.recovery().is_clean());
+    assert_eq!(replica.recall(&query).unwrap()[0].item.id, first.id);
+    assert_eq!(mesh.publish(0, &replica, "the heron flew").seq, 2);
+    let why = replica.why(&first.id).unwrap().unwrap();
+    assert_eq!(
+        (why.state, why.author_name.as_deref()),
+        (WhyState::Applied, Some("agent0"))
+    );
+}
+
+#[test]
+fn a_directory_is_open_once() {
+    let mesh = Mesh::of(1);
+    let dir = tempfile::tempdir().unwrap();
+    let first = mesh.open(0, dir.path());
+    let open = || {
+        Replica::open(
+            dir.path(),
+            mesh.nodes[0].key.clone(),
+            ReplicaConfig::default(),
+        )
+    };
+    let refused = open().unwrap_err();
+    assert!(matches!(refused, OpenError::InUse { .. }));
+    assert!(refused.hint().is_some());
+    drop(first);
+    open().unwrap();
+}
+
+#[test]
+fn another_nodes_directory_is_refused() {
+    let mesh = Mesh::of(2);
+    let dir = tempfile::tempdir().unwrap();
+    drop(mesh.open(0, dir.path()));
+    let other = Replica::open(
+        dir.path(),
+        mesh.nodes[1].key.clone(),
+        ReplicaConfig::default(),
+    );
+    assert!(matches!(other.unwrap_err(), OpenError::Store { .. }));
+}
+
+#[test]
+fn fragments_travel_in_any_order_and_arrive_once() {
+    let mesh = Mesh::of(2);
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (a, b) = (mesh.open(0, here.path()), mesh.open(1, there.path()));
+    let published: Vec<_> = (0..20)
+        .map(|n| mesh.publish(0, &a, &format!("finding {n}")))
+        .collect();
+    let mut wires = mesh.wires(&a, &published);
+    let late = wires.split_off(15);
+    let outcomes = b.admit(a.node(), late.clone());
+    assert!(
+        outcomes
+            .iter()
+            .all(|outcome| matches!(outcome.verdict, Verdict::Wait(_)))
+    );
+    wires.reverse();
+    let outcomes = b.admit(a.node(), wires.clone());
+    assert!(
+        outcomes
+            .iter()
+            .all(|outcome| outcome.verdict == Verdict::Admit)
+    );
+    assert_eq!(mesh.ids(&b), 20);
+    let again = b.admit(a.node(), [wires, late].concat());
+    assert!(
+        again
+            .iter()
+            .all(|outcome| outcome.verdict == Verdict::Duplicate)
+    );
+    let seen: Vec<_> = b
+        .watch(Some(mesh.space), 0, 100)
+        .into_iter()
+        .map(|event| event.id)
+        .collect();
+    assert_eq!(
+        seen,
+        published
+            .iter()
+            .map(|published| published.id)
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(
+        a.sync_state(&mesh.space).heads,
+        b.sync_state(&mesh.space).heads
+    );
+}
+
+#[test]
+fn records_arrive_in_any_order_and_free_what_waited_for_them() {
+    let mesh = Mesh::of(2);
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let a = mesh.open(0, here.path());
+    let published = mesh.publish(0, &a, "early");
+    let wires = mesh.wires(&a, &[published]);
+    let b = Replica::open(
+        there.path(),
+        mesh.nodes[1].key.clone(),
+        ReplicaConfig::default(),
+    );
+    let b = b.unwrap();
+    let outcomes = b.admit(a.node(), wires);
+    assert!(matches!(outcomes[0].verdict, Verdict::Wait(_)));
+    let why = b.why(&published.id).unwrap().unwrap();
+    assert!(matches!(why.state, WhyState::WaitingFor { .. }));
+    for record in mesh.records.iter().rev() {
+        b.admit_records(Some(a.node()), vec![Bytes::copy_from_slice(record.bytes())]);
+    }
+    assert_eq!(b.authority().heads(), a.authority().heads());
+    assert!(b.holds(&published.id));
+    assert_eq!(b.watch(None, 0, 10).len(), 1);
+    assert_eq!(b.lanes(), [Lane::Authority, mesh.lane()]);
+}
+
+#[test]
+fn a_context_is_verified_fragment_by_fragment() {
+    let mesh = Mesh::of(1);
+    let dir = tempfile::tempdir().unwrap();
+    let replica = mesh.open(0, dir.path());
+    for goal in ["read", "understand", "mend"] {
+        let patch = ContextPatch {
+            goal: Some(goal.into()),
+            ..ContextPatch::default()
+        };
+        mesh.checkpoint(0, &replica, patch);
+    }
+    let verification = replica
+        .verify_context(&mesh.space, "mend the parser")
+        .unwrap();
+    assert_eq!(verification.fragments.len(), 3);
+    assert!(verification.is_ok(), "{verification:?}");
+
+    // Damage one of them on disk, and it is named.
+    let segment = dir.path().join("segments/00000001.seg");
+    let mut bytes = fs::read(&segment).unwrap();
+    let last = bytes.len() - 400;
+    bytes[last] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    let verification = replica
+        .verify_context(&mesh.space, "mend the parser")
+        .unwrap();
+    assert_eq!(
+        (verification.fragments.len(), verification.passed()),
+        (3, 2)
+    );
+    assert!(verification.fragments[2].problem.is_some());
+}
+
+#[test]
+fn a_long_body_is_a_file_and_may_come_later() {
+    let mesh = Mesh::of(2);
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (a, b) = (mesh.open(0, here.path()), mesh.open(1, there.path()));
+    // Text that does not compress, so that the change stays long.
+    let text: String = (0_u32..5000)
+        .map(|n| Hash::of(&n.to_be_bytes()).to_string())
+        .collect();
+    let draft = Draft::new(Kind::Artifact, "a long log", &text[..200_000]);
+    let published = mesh.try_publish_draft(0, &a, draft).unwrap();
+    let outcomes = b.admit(a.node(), mesh.wires(&a, &[published]));
+    assert_eq!(outcomes[0].verdict, Verdict::Admit);
+    let [wanted] = b.missing_bodies()[..] else {
+        panic!("one body is missing")
+    };
+    let body = Bytes::from(fs::read(a.body_path(wanted).unwrap()).unwrap());
+    let wrong = b.put_body(wanted, body.slice(1..)).unwrap_err();
+    assert!(matches!(wrong, ReplicaError::BodyMismatch(_)));
+    assert!(b.memory(&mesh.space, &published.doc).unwrap().is_none());
+    b.put_body(wanted, body.clone()).unwrap();
+    assert!(b.missing_bodies().is_empty());
+    assert_eq!(
+        b.memory(&mesh.space, &published.doc)
+            .unwrap()
+            .unwrap()
+            .text
+            .len(),
+        200_000
+    );
+    assert!(matches!(
+        b.put_body(wanted, body),
+        Err(ReplicaError::UnwantedBody(_))
+    ));
+}

@@ -1,0 +1,165 @@
+//! A mesh for tests: nodes with one agent each, and a space that all of them may write.
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+use std::{path::Path, sync::Arc};
+
+use bytes::Bytes;
+use rhizome_identity::{
+    AgentKey, Authority, Hash, NodeKey, RecordLog, Role, RootKey, SignedRecord, SpaceId, SpaceKey,
+    issue,
+};
+use rhizome_memory::{
+    CheckpointRequest, ContextPatch, Draft, Kind, Lane, PublishError, PublishRequest, Published,
+    Replica, ReplicaConfig,
+};
+
+pub struct Node {
+    pub key: NodeKey,
+    pub agent: AgentKey,
+}
+
+pub struct Mesh {
+    pub nodes: Vec<Node>,
+    pub space: SpaceId,
+    pub space_key: SpaceKey,
+    pub log: RecordLog,
+    pub records: Vec<SignedRecord>,
+}
+
+impl Mesh {
+    /// Founds a mesh of `nodes` nodes, from the same seed the same keys.
+    pub fn of(nodes: u8) -> Self {
+        let nodes: Vec<Node> = (0..nodes)
+            .map(|n| Node {
+                key: NodeKey::from_seed([n + 1; 32]),
+                agent: AgentKey::from_seed([n + 101; 32]),
+            })
+            .collect();
+        let root = RootKey::from_seed([250; 32]);
+        let next = RootKey::from_seed([251; 32]).public();
+        let founder = &nodes[0].key;
+        let founded = issue::found(&root, &next, &founder.id(), "node0", "mesh", 1).unwrap();
+        let mut log = RecordLog::default();
+        let mut records = Vec::new();
+        let mut add = |log: &mut RecordLog, record: SignedRecord| -> Authority {
+            log.insert(record.clone()).unwrap();
+            records.push(record);
+            log.resolve()
+        };
+        let mut authority = Authority::default();
+        for record in founded {
+            authority = add(&mut log, record);
+        }
+        let (record, space_key) = issue::create_space(founder, &authority, "lab", 2).unwrap();
+        let space = SpaceId::from_bytes(*record.id().as_bytes());
+        authority = add(&mut log, record);
+        for (n, node) in nodes.iter().enumerate() {
+            if n > 0 {
+                let keys = |_: &SpaceId, _| Some(space_key.clone());
+                let record = issue::grant(
+                    founder,
+                    &authority,
+                    node.key.id(),
+                    &format!("node{n}"),
+                    Role::Writer,
+                    &[space],
+                    &keys,
+                    None,
+                    3,
+                );
+                authority = add(&mut log, record.unwrap());
+            }
+            let name = format!("agent{n}");
+            let cert =
+                issue::certify_agent(&node.key, &authority, &node.agent, &name, None, None, 4);
+            authority = add(&mut log, cert.unwrap());
+        }
+        Self {
+            nodes,
+            space,
+            space_key,
+            log,
+            records,
+        }
+    }
+
+    pub fn authority(&self) -> Authority {
+        self.log.resolve()
+    }
+
+    pub fn lane(&self) -> Lane {
+        Lane::Space(self.space)
+    }
+
+    /// Opens the replica of a node, with the authority log in it.
+    pub fn open(&self, node: usize, dir: &Path) -> Replica {
+        self.open_with(node, dir, ReplicaConfig::default())
+    }
+
+    pub fn open_with(&self, node: usize, dir: &Path, config: ReplicaConfig) -> Replica {
+        let replica = Replica::open(dir, self.nodes[node].key.clone(), config).unwrap();
+        replica.append_records(self.records.clone()).unwrap();
+        replica
+    }
+
+    pub fn publish(&self, node: usize, replica: &Replica, title: &str) -> Published {
+        self.try_publish(node, replica, title).unwrap()
+    }
+
+    pub fn try_publish(
+        &self,
+        node: usize,
+        replica: &Replica,
+        title: &str,
+    ) -> Result<Published, PublishError> {
+        self.try_publish_draft(
+            node,
+            replica,
+            Draft::new(Kind::Fact, title, "found in a test"),
+        )
+    }
+
+    pub fn try_publish_draft(
+        &self,
+        node: usize,
+        replica: &Replica,
+        draft: Draft,
+    ) -> Result<Published, PublishError> {
+        let request = PublishRequest {
+            space: self.space,
+            draft,
+            fingerprint: Hash::of(b"runtime"),
+        };
+        replica.publish(&self.nodes[node].agent, request)
+    }
+
+    pub fn checkpoint(&self, node: usize, replica: &Replica, patch: ContextPatch) -> Published {
+        let request = CheckpointRequest {
+            space: self.space,
+            task: "mend the parser".into(),
+            patch,
+            fingerprint: Hash::of(b"runtime"),
+        };
+        replica
+            .checkpoint(&self.nodes[node].agent, request)
+            .unwrap()
+    }
+
+    /// Returns the wire form of published fragments, in the order given.
+    pub fn wires(&self, replica: &Replica, published: &[Published]) -> Vec<Bytes> {
+        let ids: Vec<Hash> = published
+            .iter()
+            .map(|published| published.id.into())
+            .collect();
+        let wires = replica.wires(self.lane(), &ids, usize::MAX);
+        assert_eq!(wires.len(), ids.len());
+        wires
+    }
+
+    pub fn ids(&self, replica: &Replica) -> usize {
+        Arc::clone(&replica.id_set(self.lane()))
+            .read()
+            .unwrap()
+            .len()
+    }
+}
