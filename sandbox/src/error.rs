@@ -132,6 +132,9 @@ impl SandboxError {
             Self::Kernel(error) => error.hint(),
             Self::Driver(error) => error.hint(),
             Self::Guest { source, .. } => source.hint(),
+            Self::MonitorEnded { .. } => {
+                Some("the guest's console says more: `rhizome sandbox logs`".to_owned())
+            }
             Self::Exec { source, .. } => source.hint(),
             Self::File { source, .. } => source.hint(),
             Self::InUse { .. } => {

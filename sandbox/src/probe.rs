@@ -31,6 +31,8 @@ const KVM_DEADLINE: Duration = Duration::from_secs(6);
 /// Memory of the probe's guest, in MiB.
 const PROBE_MEMORY_MIB: u32 = 192;
 const KVM_DEVICE: &str = "/dev/kvm";
+/// What is said of a device that is there and cannot be used.
+const CLOSED: &str = "is closed";
 
 /// How guests will run on this host, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,15 +89,26 @@ pub(crate) async fn decide(
     }
 }
 
-/// Tells whether KVM is there at all, or why not.
+/// Tells whether the monitor may use KVM at all, or why not.
 fn openable() -> Result<(), String> {
-    match OpenOptions::new().read(true).write(true).open(KVM_DEVICE) {
-        Ok(_) => Ok(()),
+    use std::os::unix::fs::PermissionsExt;
+    let device = match OpenOptions::new().read(true).write(true).open(KVM_DEVICE) {
+        Ok(device) => device,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(format!("{KVM_DEVICE} is not there"))
+            return Err(format!("{KVM_DEVICE} is not there"));
         }
-        Err(error) => Err(format!("{KVM_DEVICE} cannot be opened: {error}")),
+        Err(error) => return Err(format!("{KVM_DEVICE} {CLOSED}: {error}")),
+    };
+    // Under root the monitor is an unprivileged user with the device's group, and stays one.
+    let mode = device
+        .metadata()
+        .map_or(0, |meta| meta.permissions().mode());
+    if rustix::process::geteuid().is_root() && mode & 0o060 != 0o060 && mode & 0o006 != 0o006 {
+        return Err(format!(
+            "{KVM_DEVICE} {CLOSED} to anyone but root, and monitors never are root"
+        ));
     }
+    Ok(())
 }
 
 async fn try_kvm(

@@ -174,7 +174,7 @@ impl VmmDriver for Qemu {
             Accel::Kvm => "host",
             // x86-64-v2 without the wide vectors that emulation makes slower, and with a source
             // of randomness for the guest's first key.
-            Accel::Auto | Accel::Tcg => "Nehalem,+rdrand",
+            Accel::Auto | Accel::Tcg => "Nehalem-v1,+rdrand",
         }
     }
 
@@ -337,14 +337,10 @@ fn arguments(request: &VmRequest, disks: &[String]) -> Result<Vec<String>, Drive
         "-device".to_owned(),
         format!("virtserialport,chardev=channel,name={PORT_NAME}"),
     ]);
-    // virtio-mmio hands out its slots from the last to the first, and Linux names the disks in
-    // the order it finds them: the last one on the command line becomes vda.
-    for (number, disk) in disks.iter().enumerate().rev() {
-        let read_only = if request.disks[number].writable {
-            "off"
-        } else {
-            "on"
-        };
+    // QEMU fills the slots from the last to the first and Linux finds them in that order, so the
+    // first disk is vda. Its serial says which it is in any order.
+    for (number, (disk, asked)) in disks.iter().zip(&request.disks).enumerate() {
+        let read_only = if asked.writable { "off" } else { "on" };
         words.push("-drive".to_owned());
         words.push(format!(
             "id=disk{number},file={disk},format=raw,if=none,read-only={read_only},discard=unmap"

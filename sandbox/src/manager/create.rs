@@ -20,7 +20,7 @@ use std::{
 };
 
 use futures::future::join_all;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::timeout};
 use tracing::{debug, info, warn};
 
 use super::{
@@ -414,8 +414,8 @@ async fn start(inner: &Inner, entry: &Entry, request: &VmRequest) -> Result<Boot
     match GuestChannel::start(stream, limits).await {
         Ok((channel, doors)) => Ok((vm, channel, doors)),
         Err(source) => {
+            let how = timeout(watch::LAST_WORDS, vm.wait()).await.ok();
             vm.kill().await;
-            let how = vm.ended.borrow().clone();
             Err(match (source, how) {
                 // The monitor went first; what it said tells more than a closed socket.
                 (ChannelError::Gone | ChannelError::Io { .. }, Some(how)) => {

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Time in which a monitor whose channel broke may still say why it ended.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Follows a sandbox to its end, then cleans up.
 pub(super) async fn watch(entry: Arc<Entry>, vm: Vm, channel: GuestChannel) {

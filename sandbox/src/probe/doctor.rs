@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{decide, free_bytes};
+use super::{CLOSED, decide, free_bytes};
 use crate::{
     Accel, SandboxConfig,
     command::{find_program, package_of},
@@ -125,10 +125,13 @@ async fn acceleration_check(config: &SandboxConfig, qemu: &Qemu, can_boot: bool)
             name,
             status: CheckStatus::Warn,
             found: format!("emulation, about 15 times slower: {}", decision.reason),
-            mend: decision
-                .reason
-                .contains("cannot be opened")
-                .then(|| "usermod -aG kvm $USER, then log in again".to_owned()),
+            mend: decision.reason.contains(CLOSED).then(|| {
+                if rustix::process::geteuid().is_root() {
+                    "groupadd -f kvm; chgrp kvm /dev/kvm; chmod 660 /dev/kvm".to_owned()
+                } else {
+                    "usermod -aG kvm $USER, then log in again".to_owned()
+                }
+            }),
         },
         Err(error) => Check {
             name,
