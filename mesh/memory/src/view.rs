@@ -34,8 +34,12 @@ use rhizome_identity::{AgentId, NodeId, SpaceId};
 use serde::{Deserialize, Serialize};
 
 use self::{
-    compose::Pending, live::LiveDocuments, materialise::decode_item, tables::Store,
-    waiting::Waiting, worker::Worker,
+    compose::Pending,
+    live::LiveDocuments,
+    materialise::decode_item,
+    tables::{Store, guarded},
+    waiting::Waiting,
+    worker::Worker,
 };
 pub use self::{
     error::{ComposeError, ViewError},
@@ -46,6 +50,7 @@ use crate::{
     ContextPatch, ContextState, ContextSummary, DocId, Draft, FragmentId, Header, Hit, Hlc, Kind,
     MemoryItem, RecallError, RecallQuery,
     document::DocKey,
+    fence::fenced,
     recall::{MAX_FRESH, Search},
 };
 pub use crate::{
@@ -184,7 +189,7 @@ impl View {
             source,
         };
         std::fs::create_dir_all(dir).map_err(io)?;
-        match Self::open_as_is(dir) {
+        match guarded(|| Self::open_as_is(dir)) {
             Err(ViewError::Damaged(what)) => {
                 tracing::warn!(dir = %dir.display(), what, "the view is damaged and is derived anew");
                 match std::fs::remove_file(dir.join("view.redb")) {
@@ -263,7 +268,8 @@ impl View {
         ctx: ComposeContext,
         draft: &Draft,
     ) -> Result<Composed, ComposeError> {
-        self.compose_draft(ctx, draft)
+        fenced(|| self.compose_draft(ctx, draft))
+            .unwrap_or_else(|what| Err(ComposeError::Automerge(what)))
     }
 
     /// Composes the change that checkpoints `patch`; see [`Self::compose`].
@@ -276,7 +282,8 @@ impl View {
         task: &str,
         patch: &ContextPatch,
     ) -> Result<Composed, ComposeError> {
-        self.compose_patch(ctx, task, patch)
+        fenced(|| self.compose_patch(ctx, task, patch))
+            .unwrap_or_else(|what| Err(ComposeError::Automerge(what)))
     }
 
     /// Names the fragment that carries a composed change, so that the next one can build on it
@@ -297,7 +304,7 @@ impl View {
     /// the earlier ones that had waited for them.
     pub fn apply(&mut self, arrival: u64, batch: Vec<Opened>) -> Vec<(FragmentId, Applied)> {
         let ids: Vec<FragmentId> = batch.iter().map(|opened| opened.id).collect();
-        let (mut verdicts, fresh) = match self.apply_in(arrival, batch) {
+        let (mut verdicts, fresh) = match guarded(|| self.apply_in(arrival, batch)) {
             Ok(applied) => applied,
             Err(error) => {
                 tracing::error!(%error, "the view failed; it is derived anew when it is next opened");
@@ -314,7 +321,7 @@ impl View {
         self.worker.notify(waiting);
         if waiting > MAX_FRESH {
             // A long replay: wait for the index rather than hold everything in memory.
-            if let Err(error) = self.shared.settle() {
+            if let Err(error) = guarded(|| self.shared.settle()) {
                 tracing::warn!(%error, "the search index could not be fed");
             }
         }
@@ -329,7 +336,7 @@ impl View {
     /// Returns what became of a fragment, if it was ever applied.
     #[must_use]
     pub fn state(&self, id: &FragmentId) -> Option<Applied> {
-        self.read_state(id).unwrap_or_else(|error| {
+        guarded(|| self.read_state(id)).unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot read a fragment's state");
             None
         })
@@ -413,8 +420,7 @@ impl View {
     /// # Errors
     /// If the database or the index fails.
     pub fn flush(&self) -> Result<(), ViewError> {
-        self.shared.store.sync()?;
-        self.shared.settle()
+        guarded(|| self.shared.store.sync().and_then(|()| self.shared.settle()))
     }
 
     fn next_generation(&self) -> u64 {

@@ -10,7 +10,7 @@ use super::{
     apply::{STATE_APPLIED, STATE_REFUSED, STATE_WAITING},
     live::Live,
     materialise::{decode_item, superseded_prefix},
-    tables::{ReadTables, with_prefix},
+    tables::{ReadTables, guarded, with_prefix},
 };
 use crate::{
     ContextState, ContextSummary, DocId, FragmentId, Hit, MemoryItem, RecallError, RecallQuery,
@@ -63,8 +63,10 @@ impl Reader {
     /// # Errors
     /// If the query is blank or too long, or the index or the database fails.
     pub fn recall(&self, query: &RecallQuery) -> Result<Vec<Hit>, RecallError> {
-        let tables = self.shared.store.read()?;
-        let found = recall(&self.shared.search, query, |key| item(&tables, key));
+        let found = self.guarded(|| {
+            let tables = self.shared.store.read()?;
+            Ok(recall(&self.shared.search, query, |key| item(&tables, key)))
+        })?;
         if let Err(RecallError::Index(_)) = &found {
             self.shared.store.condemn();
         }
@@ -76,7 +78,7 @@ impl Reader {
     /// # Errors
     /// If the database fails.
     pub fn memory(&self, space: &SpaceId, doc: &DocId) -> Result<Option<MemoryItem>, ViewError> {
-        item(&self.shared.store.read()?, &DocKey::memory(*space, *doc))
+        self.guarded(|| item(&self.shared.store.read()?, &DocKey::memory(*space, *doc)))
     }
 
     /// Lists memories, the newest first.
@@ -84,6 +86,47 @@ impl Reader {
     /// # Errors
     /// If the database fails.
     pub fn list(&self, query: &ListQuery) -> Result<Vec<MemoryItem>, ViewError> {
+        self.guarded(|| self.read_list(query))
+    }
+
+    /// Returns the context of a task.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn context(&self, space: &SpaceId, task: &str) -> Result<Option<ContextState>, ViewError> {
+        self.guarded(|| self.read_context(space, task))
+    }
+
+    /// Lists contexts, the newest first.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn contexts(&self, space: Option<&SpaceId>) -> Result<Vec<ContextSummary>, ViewError> {
+        self.guarded(|| self.read_contexts(space))
+    }
+
+    /// Lists what was refused; at most `limit`, in the order of the fragments' ids.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn quarantine(
+        &self,
+        space: Option<&SpaceId>,
+        limit: usize,
+    ) -> Result<Vec<Quarantined>, ViewError> {
+        self.guarded(|| self.read_quarantine(space, limit))
+    }
+
+    /// Reads; what is found damaged is derived anew when the view is next opened.
+    fn guarded<T>(&self, read: impl FnOnce() -> Result<T, ViewError>) -> Result<T, ViewError> {
+        let result = guarded(read);
+        if let Err(ViewError::Damaged(_)) = &result {
+            self.shared.store.condemn();
+        }
+        result
+    }
+
+    fn read_list(&self, query: &ListQuery) -> Result<Vec<MemoryItem>, ViewError> {
         let limit = if query.limit == 0 {
             DEFAULT_LIST
         } else {
@@ -107,9 +150,8 @@ impl Reader {
             {
                 continue;
             }
-            let space = <[u8; 32]>::try_from(&row.value()[..32])
-                .map_err(|_| ViewError::Damaged("the order of items"))?;
-            let key = DocKey::memory(SpaceId::from_bytes(space), doc_at(row.value(), 40)?);
+            let space = SpaceId::from_bytes(id_at(row.value(), 0)?);
+            let key = DocKey::memory(space, doc_at(row.value(), 40)?);
             items.extend(item(&tables, &key)?.filter(wanted));
             // Rows of one space come from the newest; those of several have to be merged first.
             if query.space.is_some() && items.len() >= limit {
@@ -123,11 +165,7 @@ impl Reader {
         Ok(items)
     }
 
-    /// Returns the context of a task.
-    ///
-    /// # Errors
-    /// If the database fails.
-    pub fn context(&self, space: &SpaceId, task: &str) -> Result<Option<ContextState>, ViewError> {
+    fn read_context(&self, space: &SpaceId, task: &str) -> Result<Option<ContextState>, ViewError> {
         let key = DocKey::context(*space, context_doc(space, task));
         let tables = self.shared.store.read()?;
         let row = &key.to_bytes()[..];
@@ -137,11 +175,7 @@ impl Reader {
         live.context_state(&key)
     }
 
-    /// Lists contexts, the newest first.
-    ///
-    /// # Errors
-    /// If the database fails.
-    pub fn contexts(&self, space: Option<&SpaceId>) -> Result<Vec<ContextSummary>, ViewError> {
+    fn read_contexts(&self, space: Option<&SpaceId>) -> Result<Vec<ContextSummary>, ViewError> {
         let tables = self.shared.store.read()?;
         let prefix = space
             .map(|space| space.as_bytes().to_vec())
@@ -157,11 +191,7 @@ impl Reader {
         Ok(contexts)
     }
 
-    /// Lists what was refused; at most `limit`, in the order of the fragments' ids.
-    ///
-    /// # Errors
-    /// If the database fails.
-    pub fn quarantine(
+    fn read_quarantine(
         &self,
         space: Option<&SpaceId>,
         limit: usize,
@@ -202,10 +232,12 @@ fn newest(items: &mut Vec<MemoryItem>, limit: usize) {
 }
 
 fn doc_at(row: &[u8], at: usize) -> Result<DocId, ViewError> {
+    id_at(row, at).map(DocId::from_bytes)
+}
+
+fn id_at(row: &[u8], at: usize) -> Result<[u8; 32], ViewError> {
     let bytes = row
         .get(at..at + 32)
         .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
-    bytes
-        .map(DocId::from_bytes)
-        .ok_or(ViewError::Damaged("a row of the view"))
+    bytes.ok_or(ViewError::Damaged("a row of the view"))
 }

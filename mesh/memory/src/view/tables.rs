@@ -12,6 +12,7 @@ use redb::{
 };
 
 use super::ViewError;
+use crate::fence::fenced;
 
 /// What the tables and the rules behind them are; another number means: derive anew.
 ///
@@ -93,7 +94,11 @@ pub(crate) struct Store {
 impl Store {
     /// Opens or creates the database; `None` if what is there has another version or is damaged.
     pub(super) fn open(path: &Path) -> Result<Option<Self>, ViewError> {
-        let database = match Database::builder().set_cache_size(CACHE_BYTES).create(path) {
+        let database = match Database::builder()
+            .set_cache_size(CACHE_BYTES)
+            .set_check_integrity_on_open(true)
+            .create(path)
+        {
             Ok(database) => database,
             Err(redb::DatabaseError::DatabaseAlreadyOpen) => {
                 return Err(redb::DatabaseError::DatabaseAlreadyOpen.into());
@@ -155,7 +160,7 @@ impl Store {
             txn.open_table(META)?.insert("damaged", 1)?;
             Ok(txn.commit()?)
         };
-        if let Err(error) = mark() {
+        if let Err(error) = guarded(mark) {
             tracing::warn!(%error, "cannot mark the view as damaged");
         }
     }
@@ -192,6 +197,16 @@ impl Store {
         }
         Ok(txn.commit()?)
     }
+}
+
+/// Runs work on the database; a panic becomes an error.
+///
+/// The file is checked when it is opened, but the disk may lie later, and redb then panics.
+pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, ViewError>) -> Result<T, ViewError> {
+    fenced(work).unwrap_or_else(|what| {
+        tracing::error!(what, "the view's database panicked");
+        Err(ViewError::Damaged("view.redb"))
+    })
 }
 
 /// Most bytes of the database that are kept in memory.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Shared, ViewError};
+use super::{Shared, ViewError, tables::guarded};
 
 /// How long a change may wait before the index is fed.
 const DELAY: Duration = Duration::from_secs(1);
@@ -108,8 +108,13 @@ fn run(shared: &Shared, work: &(Mutex<Work>, Condvar)) {
             state.since = Some(synced + SYNC_EVERY - DELAY);
         }
         drop(state);
-        let synced = if sync { shared.store.sync() } else { Ok(()) };
-        if let Err(error) = synced.and_then(|()| shared.settle()) {
+        let settle = || {
+            if sync {
+                shared.store.sync()?;
+            }
+            shared.settle()
+        };
+        if let Err(error) = guarded(settle) {
             tracing::warn!(%error, "the view could not be written; it will be derived again");
         }
         if stop {
