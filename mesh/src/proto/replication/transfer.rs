@@ -1,0 +1,255 @@
+//! Items on their way: batches out, batches in, acknowledgements.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+use rhizome_identity::Hash;
+use rhizome_memory::Lane;
+
+use super::{
+    Config, Context, Holdings, ItemOutcome, Output,
+    frame::{Frame, MAX_BATCH_ITEMS, MAX_ITEMS_BYTES},
+    peer::Peer,
+};
+use crate::proto::Mono;
+
+/// Most items queued for one peer in one lane; the next session finds the others.
+const MAX_QUEUED: usize = 16 * 1024;
+
+/// What is on its way to one peer.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    queues: BTreeMap<Lane, VecDeque<Hash>>,
+    /// Everything queued or on its way, so that no item goes twice.
+    taken: BTreeSet<(Lane, Hash)>,
+    /// An item that was read but did not fit into the last batch.
+    left_over: Option<(Lane, Hash, Bytes)>,
+    in_flight: BTreeMap<u64, Batch>,
+    next_batch: u64,
+}
+
+#[derive(Debug)]
+struct Batch {
+    lane: Lane,
+    ids: Vec<Hash>,
+    sent_at: Mono,
+}
+
+impl Outbox {
+    /// Returns an empty outbox whose batches count from `first_batch`.
+    pub(super) fn new(first_batch: u64) -> Self {
+        Self {
+            queues: BTreeMap::new(),
+            taken: BTreeSet::new(),
+            left_over: None,
+            in_flight: BTreeMap::new(),
+            next_batch: first_batch,
+        }
+    }
+
+    pub(super) fn queued(&self, lane: Lane) -> usize {
+        let left_over = self.left_over.iter().filter(|(of, ..)| *of == lane).count();
+        self.queues.get(&lane).map_or(0, VecDeque::len) + left_over
+    }
+
+    pub(super) fn is_busy(&self, lane: Lane) -> bool {
+        self.queued(lane) > 0 || self.in_flight.values().any(|batch| batch.lane == lane)
+    }
+
+    pub(super) fn deadline(&self, config: &Config) -> Option<Mono> {
+        self.in_flight
+            .values()
+            .map(|batch| batch.sent_at + config.ack_timeout)
+            .min()
+    }
+
+    pub(super) fn retain_lanes(&mut self, lanes: &BTreeSet<Lane>) {
+        self.queues.retain(|lane, _| lanes.contains(lane));
+        self.taken.retain(|(lane, _)| lanes.contains(lane));
+        self.left_over.take_if(|(lane, ..)| !lanes.contains(lane));
+    }
+
+    /// Takes the next item from the first lane that has one, or from `only`.
+    fn next(&mut self, only: Option<Lane>, held: &impl Holdings) -> Option<(Lane, Hash, Bytes)> {
+        if let Some((lane, ..)) = self.left_over
+            && only.is_none_or(|only| only == lane)
+        {
+            return self.left_over.take();
+        }
+        loop {
+            let (&lane, queue) = self.queues.iter_mut().find(|(lane, queue)| {
+                !queue.is_empty() && only.is_none_or(|only| only == **lane)
+            })?;
+            let id = queue.pop_front()?;
+            // One at a time: with several, what is missing from the result would be anyone's guess.
+            let item = held
+                .items(lane, &[id], MAX_ITEMS_BYTES - 4)
+                .into_iter()
+                .next();
+            match item {
+                Some(item) if item.len() + 4 <= MAX_ITEMS_BYTES => return Some((lane, id, item)),
+                _ => self.taken.remove(&(lane, id)),
+            };
+        }
+    }
+}
+
+impl Peer {
+    /// Queues items for the peer.
+    pub(super) fn enqueue(&mut self, lane: Lane, mut ids: Vec<Hash>, held: &impl Holdings) {
+        ids.retain(|id| !self.outbox.taken.contains(&(lane, *id)));
+        if ids.is_empty() {
+            return;
+        }
+        held.causal_order(lane, &mut ids);
+        let queue = self.outbox.queues.entry(lane).or_default();
+        for id in ids.into_iter().take(MAX_QUEUED.saturating_sub(queue.len())) {
+            if self.outbox.taken.insert((lane, id)) {
+                queue.push_back(id);
+            }
+        }
+    }
+
+    /// Sends as many batches as the window allows.
+    pub(super) fn pump(&mut self, cx: &mut Context<'_>, held: &impl Holdings) {
+        while self.outbox.in_flight.len() < cx.node.config.window {
+            let Some((lane, id, item)) = self.outbox.next(None, held) else {
+                return;
+            };
+            let mut bytes = item.len() + 4;
+            let mut ids = vec![id];
+            let mut items = vec![item];
+            while ids.len() < MAX_BATCH_ITEMS {
+                let Some((lane, id, item)) = self.outbox.next(Some(lane), held) else {
+                    break;
+                };
+                if bytes + item.len() + 4 > MAX_ITEMS_BYTES {
+                    self.outbox.left_over = Some((lane, id, item));
+                    break;
+                }
+                bytes += item.len() + 4;
+                ids.push(id);
+                items.push(item);
+            }
+            let batch = self.outbox.next_batch;
+            self.outbox.next_batch = batch.wrapping_add(1);
+            self.outbox.in_flight.insert(
+                batch,
+                Batch {
+                    lane,
+                    ids,
+                    sent_at: cx.now,
+                },
+            );
+            cx.send(&Frame::Items { lane, batch, items });
+        }
+    }
+
+    /// Forgets batches that were not acknowledged: the next session shows what is missing.
+    pub(super) fn give_up_batches(&mut self, cx: &mut Context<'_>) {
+        let timeout = cx.node.config.ack_timeout;
+        let lost: Vec<u64> = self
+            .outbox
+            .in_flight
+            .iter()
+            .filter(|(_, batch)| batch.sent_at + timeout <= cx.now)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in lost {
+            if let Some(batch) = self.outbox.in_flight.remove(&number) {
+                for id in batch.ids {
+                    self.outbox.taken.remove(&(batch.lane, id));
+                }
+                self.reconcile_soon(cx, batch.lane);
+            }
+        }
+    }
+
+    /// Takes the peer's word for what became of a batch.
+    pub(super) fn acknowledged(&mut self, cx: &mut Context<'_>, number: u64, stored: &[bool]) {
+        let Some(batch) = self.outbox.in_flight.remove(&number) else {
+            // Late, or repeated on the way.
+            return;
+        };
+        for (index, id) in batch.ids.into_iter().enumerate() {
+            self.outbox.taken.remove(&(batch.lane, id));
+            if stored.get(index) == Some(&true) {
+                if let Some(state) = self.lanes.get_mut(&batch.lane) {
+                    state.progress = true;
+                }
+                cx.out.push(Output::Replica {
+                    peer: cx.peer,
+                    lane: batch.lane,
+                    id,
+                });
+            }
+        }
+    }
+
+    /// Hands a batch of the peer to the store.
+    pub(super) fn items(
+        &mut self,
+        cx: &mut Context<'_>,
+        lane: Lane,
+        batch: u64,
+        items: Vec<Bytes>,
+    ) {
+        if self.inbox.contains_key(&batch) || items.is_empty() {
+            return;
+        }
+        // The sender's view of its window may lag behind ours by as much as the window.
+        if self.inbox.len() >= 2 * cx.node.config.window {
+            return self.strike(cx, "sends more batches than it may");
+        }
+        if let Some(state) = self.lanes.get_mut(&lane) {
+            state.expecting = state.expecting.saturating_sub(items.len());
+            state.last_items = cx.now;
+        }
+        self.inbox.insert(batch, lane);
+        cx.out.push(Output::Admit {
+            from: cx.peer,
+            lane,
+            batch,
+            items,
+        });
+    }
+
+    /// Tells the peer what became of its batch.
+    pub(super) fn admitted(
+        &mut self,
+        cx: &mut Context<'_>,
+        lane: Lane,
+        batch: u64,
+        outcomes: &[ItemOutcome],
+    ) {
+        if self.inbox.remove(&batch).is_none() {
+            // From before the peer's session was renewed.
+            return;
+        }
+        let held =
+            |outcome: &ItemOutcome| matches!(outcome, ItemOutcome::Stored | ItemOutcome::Known);
+        cx.send(&Frame::Ack {
+            batch,
+            stored: outcomes.iter().map(held).collect(),
+        });
+        let count = |wanted| {
+            outcomes
+                .iter()
+                .filter(|outcome| **outcome == wanted)
+                .count()
+        };
+        if count(ItemOutcome::Stored) > 0
+            && let Some(state) = self.lanes.get_mut(&lane)
+        {
+            state.progress = true;
+        }
+        if count(ItemOutcome::Waiting) > 0 {
+            self.reconcile_soon(cx, Lane::Authority);
+            self.reconcile_soon(cx, lane);
+        }
+        self.refused(
+            cx,
+            u32::try_from(count(ItemOutcome::Refused)).unwrap_or(u32::MAX),
+        );
+    }
+}
