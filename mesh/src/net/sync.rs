@@ -281,7 +281,17 @@ impl Sync {
     fn carry_out(&self, output: Output, backlog: &mut std::collections::VecDeque<Batch>) {
         match output {
             Output::Send { to, frame } => self.send(&to, kind::RECONCILE, frame),
-            Output::Admit { from, lane, items } => backlog.push_back(Batch { from, lane, items }),
+            Output::Admit {
+                from,
+                lane,
+                batch,
+                items,
+            } => backlog.push_back(Batch {
+                from,
+                lane,
+                batch,
+                items,
+            }),
             Output::Misbehaved { peer, what } => {
                 debug!(peer = %peer.fmt_short(), what, "peer broke the sync protocol");
                 if let Some(handle) = self.sessions().get(&peer) {
@@ -407,6 +417,8 @@ impl Core {
 struct Batch {
     from: NodeId,
     lane: Lane,
+    /// The core's number for it.
+    batch: u64,
     items: Vec<Bytes>,
 }
 
@@ -415,10 +427,9 @@ async fn admit_all(
     mut queue: mpsc::Receiver<Batch>,
     admitted: mpsc::Sender<Input>,
 ) {
-    while let Some(Batch { from, lane, items }) = queue.recv().await {
+    while let Some(batch) = queue.recv().await {
         let replica = replica.clone();
-        let verdicts =
-            tokio::task::spawn_blocking(move || session::admit(&replica, from, lane, items)).await;
+        let verdicts = tokio::task::spawn_blocking(move || session::admit(&replica, batch)).await;
         let Ok(done) = verdicts else {
             debug!("an admission was cancelled");
             continue;
@@ -449,6 +460,23 @@ impl Holdings for Held {
     fn items(&self, lane: Lane, ids: &[Hash], max_bytes: usize) -> Vec<Bytes> {
         self.0.wires(lane, ids, max_bytes)
     }
+
+    fn causal_order(&self, lane: Lane, ids: &mut Vec<Hash>) {
+        // What an item builds on was admitted before it.
+        let mut placed: Vec<(u64, Hash)> = ids
+            .iter()
+            .filter_map(|id| Some((self.0.arrival(lane, id)?, *id)))
+            .collect();
+        placed.sort_unstable();
+        *ids = placed.into_iter().map(|(_, id)| id).collect();
+    }
+
+    fn may_sync(&self, peer: &NodeId, lane: Lane) -> bool {
+        match lane {
+            Lane::Authority => true,
+            Lane::Space(space) => self.0.authority().role_in(peer, &space).is_some(),
+        }
+    }
 }
 
 /// Returns every item of `lane`, in the order of their ids; blocks on the disk.
@@ -456,7 +484,8 @@ pub(crate) fn all_items(replica: &Replica, lane: Lane) -> Vec<Bytes> {
     let ids: Vec<Hash> = {
         let set = replica.id_set(lane);
         let set = set.read().unwrap_or_else(PoisonError::into_inner);
-        let _ = &set; Vec::new() // TODO idset iteration
+        let _ = &set;
+        Vec::new() // TODO idset iteration
     };
     replica.wires(lane, &ids, usize::MAX)
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use iroh::endpoint::{Connection, ConnectionError, RecvStream, SendStream};
 use minicbor::{Decode, Encode};
 use rhizome_identity::{Hash, MeshId, NodeId};
-use rhizome_memory::{FragmentId, Lane, Replica};
+use rhizome_memory::{FragmentId, Lane, RecordOutcome, Replica, Verdict};
 use tokio::sync::mpsc;
 use tracing::{Instrument, debug, debug_span};
 
@@ -18,10 +18,10 @@ use crate::{
         ids::node_of_endpoint,
         now_ms,
     },
-    proto::replication::Input,
+    proto::replication::{Input, ItemOutcome},
 };
 
-use super::{Handle, Inbound, SEND_QUEUE_FRAMES, Sync, kind, next_session};
+use super::{Batch, Handle, Inbound, SEND_QUEUE_FRAMES, Sync, kind, next_session};
 
 /// The version of the frames and of what they carry.
 const VERSION: u8 = 1;
@@ -311,9 +311,49 @@ pub(crate) fn decode_infos(payload: &Bytes) -> Option<Vec<Bytes>> {
 }
 
 /// Offers what a peer sent to the replica; blocks until what was admitted is durable.
-pub(super) fn admit(replica: &Replica, from: NodeId, lane: Lane, items: Vec<Bytes>) -> Input {
-    let _ = (replica, items);
-    Input::AdmitDone { from, lane }
+pub(super) fn admit(replica: &Replica, batch: Batch) -> Input {
+    let Batch {
+        from,
+        lane,
+        batch,
+        items,
+    } = batch;
+    let outcomes = match lane {
+        Lane::Authority => {
+            let outcomes = replica.admit_records(Some(from), items).into_iter();
+            outcomes.map(|outcome| record_outcome(&outcome)).collect()
+        }
+        Lane::Space(_) => {
+            let outcomes = replica.admit(from, items).into_iter();
+            outcomes
+                .map(|outcome| fragment_outcome(&outcome.verdict))
+                .collect()
+        }
+    };
+    Input::AdmitDone {
+        from,
+        lane,
+        batch,
+        outcomes,
+    }
+}
+
+fn record_outcome(outcome: &RecordOutcome) -> ItemOutcome {
+    match outcome {
+        RecordOutcome::Stored => ItemOutcome::Stored,
+        RecordOutcome::Duplicate => ItemOutcome::Known,
+        RecordOutcome::Waiting => ItemOutcome::Waiting,
+        _ => ItemOutcome::Refused,
+    }
+}
+
+fn fragment_outcome(verdict: &Verdict) -> ItemOutcome {
+    match verdict {
+        Verdict::Admit => ItemOutcome::Stored,
+        Verdict::Duplicate => ItemOutcome::Known,
+        Verdict::Wait(_) => ItemOutcome::Waiting,
+        _ => ItemOutcome::Refused,
+    }
 }
 
 #[cfg(test)]
