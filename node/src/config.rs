@@ -1,0 +1,309 @@
+//! What a daemon is told: defaults, then `config.json` in the data directory, then the
+//! environment, then flags.
+use std::{
+    fs, io,
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use rhizome_sandbox::Accel;
+use serde::{Deserialize, Serialize};
+
+/// The UDP port a node listens on if nothing else is said.
+pub const DEFAULT_PORT: u16 = 4580;
+
+/// The longest name of a node, in bytes.
+const MAX_NAME_BYTES: usize = 64;
+
+/// What a daemon runs with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Where everything lies.
+    pub data_dir: PathBuf,
+    /// This node's name, for people.
+    pub name: String,
+    /// The UDP address to listen on.
+    pub bind: SocketAddr,
+    /// Addresses to put into invites and the address book, instead of those of the interfaces.
+    pub advertise: Vec<SocketAddr>,
+    /// Whether to look for members on the local network.
+    pub mdns: bool,
+    /// Whether to run sandboxes.
+    pub sandboxes: bool,
+    /// Images and kernels; several daemons of one machine may share it.
+    pub images_dir: PathBuf,
+    /// A kernel for sandboxes instead of the distribution's.
+    pub kernel: Option<PathBuf>,
+    /// The QEMU program; found on `PATH` if absent.
+    pub qemu: Option<PathBuf>,
+    /// How guests run.
+    pub accel: Accel,
+}
+
+/// The content of `config.json`; what is absent keeps its default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConfigFile {
+    /// See [`Config::name`].
+    pub name: Option<String>,
+    /// See [`Config::bind`].
+    pub bind: Option<SocketAddr>,
+    /// See [`Config::advertise`].
+    pub advertise: Option<Vec<SocketAddr>>,
+    /// See [`Config::mdns`].
+    pub mdns: Option<bool>,
+    /// See [`Config::sandboxes`].
+    pub sandboxes: Option<bool>,
+    /// See [`Config::images_dir`].
+    pub images_dir: Option<PathBuf>,
+    /// See [`Config::kernel`].
+    pub kernel: Option<PathBuf>,
+    /// See [`Config::qemu`].
+    pub qemu: Option<PathBuf>,
+    /// See [`Config::accel`].
+    pub accel: Option<Accel>,
+}
+
+/// The flags of `rhizome up`, with the environment below them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct UpFlags {
+    /// Name of this node, for people [default: the host's name]
+    #[arg(long, env = "RHIZOME_NAME")]
+    pub name: Option<String>,
+    /// UDP address to listen on [default: 0.0.0.0:4580]
+    #[arg(long, value_name = "IP:PORT", env = "RHIZOME_BIND")]
+    pub bind: Option<SocketAddr>,
+    /// Address to give to others instead of those of the interfaces; may be repeated
+    #[arg(long, value_name = "IP:PORT", env = "RHIZOME_ADVERTISE", value_delimiter = ',')]
+    pub advertise: Vec<SocketAddr>,
+    /// Do not run sandboxes
+    #[arg(long)]
+    pub no_sandboxes: bool,
+    /// Do not look for members on the local network
+    #[arg(long)]
+    pub no_mdns: bool,
+    /// Directory of images and kernels, which several daemons may share [default: in the data directory]
+    #[arg(long, value_name = "DIR", env = "RHIZOME_IMAGES_DIR")]
+    pub images_dir: Option<PathBuf>,
+    /// Kernel for sandboxes instead of the distribution's
+    #[arg(long, value_name = "FILE", env = "RHIZOME_KERNEL")]
+    pub kernel: Option<PathBuf>,
+    /// QEMU program [default: found on PATH]
+    #[arg(long, value_name = "FILE", env = "RHIZOME_QEMU")]
+    pub qemu: Option<PathBuf>,
+    /// How guests run: auto, kvm or tcg [default: auto]
+    #[arg(long, env = "RHIZOME_ACCEL")]
+    pub accel: Option<Accel>,
+}
+
+impl UpFlags {
+    /// Returns the flags as one would type them, for a process that takes them over.
+    pub fn to_args(&self) -> Vec<std::ffi::OsString> {
+        let mut args = Vec::new();
+        let mut push = |name: &str, value: std::ffi::OsString| {
+            args.push(name.into());
+            args.push(value);
+        };
+        if let Some(name) = &self.name {
+            push("--name", name.into());
+        }
+        if let Some(bind) = self.bind {
+            push("--bind", bind.to_string().into());
+        }
+        for addr in &self.advertise {
+            push("--advertise", addr.to_string().into());
+        }
+        let paths =
+            [("--images-dir", &self.images_dir), ("--kernel", &self.kernel), ("--qemu", &self.qemu)];
+        for (name, path) in paths {
+            if let Some(path) = path {
+                // The process that takes over may have another working directory.
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                push(name, path.into());
+            }
+        }
+        if let Some(accel) = self.accel {
+            push("--accel", accel.to_string().into());
+        }
+        if self.no_sandboxes {
+            args.push("--no-sandboxes".into());
+        }
+        if self.no_mdns {
+            args.push("--no-mdns".into());
+        }
+        args
+    }
+}
+
+impl Config {
+    /// Returns the defaults for `data_dir`, `name` being the host's.
+    pub fn defaults(data_dir: &Path) -> Self {
+        Self {
+            data_dir: data_dir.to_owned(),
+            name: host_name(),
+            bind: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, DEFAULT_PORT).into(),
+            advertise: Vec::new(),
+            mdns: true,
+            sandboxes: true,
+            images_dir: data_dir.join("images"),
+            kernel: None,
+            qemu: None,
+            accel: Accel::Auto,
+        }
+    }
+
+    /// Returns the configuration for `data_dir` under `flags`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if `config.json` cannot be read or a value cannot be used.
+    pub fn load(data_dir: &Path, flags: UpFlags) -> Result<Self, ConfigError> {
+        let path = data_dir.join("config.json");
+        let file = match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|source| ConfigError::Parse { path: path.clone(), source })?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => ConfigFile::default(),
+            Err(source) => return Err(ConfigError::Read { path, source }),
+        };
+        Self::defaults(data_dir).with_file(file).with_flags(flags).checked()
+    }
+
+    fn with_file(self, file: ConfigFile) -> Self {
+        Self {
+            name: file.name.unwrap_or(self.name),
+            bind: file.bind.unwrap_or(self.bind),
+            advertise: file.advertise.unwrap_or(self.advertise),
+            mdns: file.mdns.unwrap_or(self.mdns),
+            sandboxes: file.sandboxes.unwrap_or(self.sandboxes),
+            // A relative path in a file is relative to the file.
+            images_dir: file
+                .images_dir
+                .map_or(self.images_dir, |path| self.data_dir.join(path)),
+            kernel: file.kernel.map(|path| self.data_dir.join(path)).or(self.kernel),
+            qemu: file.qemu.or(self.qemu),
+            accel: file.accel.unwrap_or(self.accel),
+            data_dir: self.data_dir,
+        }
+    }
+
+    fn with_flags(self, flags: UpFlags) -> Self {
+        Self {
+            name: flags.name.unwrap_or(self.name),
+            bind: flags.bind.unwrap_or(self.bind),
+            advertise: if flags.advertise.is_empty() { self.advertise } else { flags.advertise },
+            mdns: self.mdns && !flags.no_mdns,
+            sandboxes: self.sandboxes && !flags.no_sandboxes,
+            images_dir: flags.images_dir.unwrap_or(self.images_dir),
+            kernel: flags.kernel.or(self.kernel),
+            qemu: flags.qemu.or(self.qemu),
+            accel: flags.accel.unwrap_or(self.accel),
+            data_dir: self.data_dir,
+        }
+    }
+
+    fn checked(self) -> Result<Self, ConfigError> {
+        check_name(&self.name)?;
+        if let Some(addr) = self.advertise.iter().find(|a| a.port() == 0 || a.ip().is_unspecified())
+        {
+            return Err(ConfigError::Advertise { addr: *addr });
+        }
+        Ok(self)
+    }
+}
+
+/// Checks a name that people give: of a node, a mesh, a space.
+///
+/// # Errors
+/// [`ConfigError::Name`] if it is empty, longer than 64 bytes or holds control characters.
+pub fn check_name(name: &str) -> Result<(), ConfigError> {
+    let trimmed = name.trim() == name;
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !trimmed || name.chars().any(char::is_control)
+    {
+        return Err(ConfigError::Name { name: name.chars().take(MAX_NAME_BYTES).collect() });
+    }
+    Ok(())
+}
+
+fn host_name() -> String {
+    let name = rustix::system::uname();
+    let name = name.nodename().to_string_lossy();
+    let first = name.split('.').next().unwrap_or_default();
+    if check_name(first).is_ok() { first.to_owned() } else { "node".to_owned() }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("cannot read `{}`", path.display())]
+    Read {
+        /// Which one.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("cannot understand `{}`", path.display())]
+    Parse {
+        /// Which one.
+        path: PathBuf,
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// A name cannot be used.
+    #[error("the name `{name}` cannot be used: 1 to {MAX_NAME_BYTES} bytes, no control characters, no space at its ends")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// An address that nobody could reach.
+    #[error("`{addr}` cannot be advertised: it needs an address and a port that others can reach")]
+    Advertise {
+        /// The address.
+        addr: SocketAddr,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(file: Option<&str>, flags: UpFlags) -> Result<Config, ConfigError> {
+        let temp = tempfile::tempdir().unwrap();
+        if let Some(file) = file {
+            fs::write(temp.path().join("config.json"), file).unwrap();
+        }
+        Config::load(temp.path(), flags)
+    }
+
+    #[test]
+    fn defaults_need_no_file() {
+        let config = load(None, UpFlags::default()).unwrap();
+        assert_eq!(config.bind, "0.0.0.0:4580".parse().unwrap());
+        assert!(config.mdns && config.sandboxes);
+        assert_eq!(config.images_dir, config.data_dir.join("images"));
+        assert_eq!(config.accel, Accel::Auto);
+    }
+
+    #[test]
+    fn flags_beat_the_file_and_the_file_beats_defaults() {
+        let file = r#"{"name":"file","bind":"127.0.0.1:1","mdns":false,"images_dir":"shared"}"#;
+        let flags = UpFlags { name: Some("flag".into()), ..UpFlags::default() };
+        let config = load(Some(file), flags).unwrap();
+        assert_eq!(config.name, "flag");
+        assert_eq!(config.bind, "127.0.0.1:1".parse().unwrap());
+        assert!(!config.mdns);
+        assert_eq!(config.images_dir, config.data_dir.join("shared"));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused() {
+        let unknown = load(Some(r#"{"nmae":"x"}"#), UpFlags::default());
+        assert!(matches!(unknown, Err(ConfigError::Parse { .. })));
+        let name = load(Some(r#"{"name":"a\nb"}"#), UpFlags::default());
+        assert!(matches!(name, Err(ConfigError::Name { .. })));
+        let flags = UpFlags { advertise: vec!["0.0.0.0:1".parse().unwrap()], ..UpFlags::default() };
+        assert!(matches!(load(None, flags), Err(ConfigError::Advertise { .. })));
+    }
+}
