@@ -1,4 +1,5 @@
 //! Working contexts: checkpoint, resume, list.
+pub use rhizome_memory::{Artifact, Decision, ErrorEntry, Explored, SandboxRef};
 use serde::{Deserialize, Serialize};
 
 use super::{Named, schema};
@@ -46,56 +47,6 @@ pub struct CheckpointBody {
     pub artifacts: Vec<Artifact>,
 }
 
-/// A path explored.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Explored {
-    /// What was tried.
-    pub what: String,
-    /// What came of it.
-    #[serde(default)]
-    pub result: String,
-}
-
-/// A decision.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Decision {
-    /// What was decided.
-    pub what: String,
-    /// Why.
-    #[serde(default)]
-    pub why: String,
-}
-
-/// An error met on the way.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ErrorEntry {
-    /// What happened.
-    pub error: String,
-    /// Its cause.
-    #[serde(default)]
-    pub cause: String,
-    /// What mends it.
-    #[serde(default)]
-    pub fix: String,
-    /// `open`, `fixed`…
-    #[serde(default)]
-    pub status: String,
-}
-
-/// Something the task made.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Artifact {
-    /// Name.
-    pub name: String,
-    /// Where it is: a path, a link, a hash.
-    #[serde(default)]
-    pub reference: String,
-}
-
 /// The query of `GET /v1/context`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -140,19 +91,6 @@ pub struct Entry<T> {
 pub struct Line {
     /// The line.
     pub what: String,
-}
-
-/// The sandbox a context was last worked on in.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SandboxRef {
-    /// Sandbox id.
-    pub id: String,
-    /// Image it started from.
-    #[serde(default)]
-    pub image: String,
-    /// The node it runs on.
-    #[serde(default)]
-    pub node: String,
 }
 
 /// `GET /v1/context`: what an agent resumes from.
@@ -251,16 +189,16 @@ pub struct ContextSummary {
     pub task: String,
     /// Goal.
     #[serde(default)]
-    pub goal: String,
+    pub goal: Option<String>,
     /// Status.
     #[serde(default)]
-    pub status: String,
+    pub status: Option<String>,
     /// Who touched it last.
     pub by: Named,
     /// Where.
     pub node: Named,
     /// When, by that author's clock.
     pub at_ms: u64,
-    /// How many entries it holds.
-    pub entries: usize,
+    /// How many fragments it is made of.
+    pub fragments: usize,
 }
