@@ -280,12 +280,18 @@ pub struct Why {
     pub schema: u32,
     /// Fragment id.
     pub id: String,
-    /// What became of it here.
+    /// Place in this node's order of arrival.
+    pub arrival: u64,
+    /// What became of it here: `state` and what belongs to it.
+    #[serde(flatten)]
     pub state: WhyState,
     /// Who signed it.
     pub author: Named,
     /// The node the author worked on.
     pub node: Named,
+    /// That node's role in the space, as it is now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
     /// Space.
     pub space: Named,
     /// Document.
@@ -297,12 +303,16 @@ pub struct Why {
     /// The fragment before it in that chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prev: Option<String>,
+    /// The fragments it builds on.
+    #[serde(default)]
+    pub deps: Vec<String>,
     /// When, by the author's clock.
     pub at_ms: u64,
-    /// Runtime fingerprint.
-    pub fingerprint: String,
     /// Size of the encrypted body, in bytes.
     pub body_len: u32,
+    /// Why the author may not write any more, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied: Option<String>,
     /// The records that let the author write, from the mesh's genesis to the author's certificate.
     #[serde(default)]
     pub chain: Vec<WhyRecord>,
@@ -329,9 +339,12 @@ pub enum WhyState {
     Waiting {
         /// What is missing.
         what: String,
-        /// Which fragment or record names it.
+        /// Which fragment names it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         named_by: Option<String>,
+        /// Who signed that fragment.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        named_by_author: Option<Named>,
     },
     /// Kept and replicated, never applied.
     Quarantined {

@@ -1,0 +1,460 @@
+//! Memories: publish, recall, list, show, watch, why.
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use axum::http::StatusCode;
+use rhizome_identity::{Authority, SpaceId};
+use rhizome_memory::{
+    Awaited, DocId, Draft, FragmentId, Kind, ListQuery, MemoryItem, PublishRequest, RecallQuery,
+};
+use tokio::sync::{OwnedSemaphorePermit, broadcast::error::RecvError};
+
+use super::{
+    caller::{Caller, Scope},
+    fail,
+    names::Names,
+    node::{Node, blocking},
+};
+use crate::{
+    api::{
+        extract::Lines,
+        types::{
+            SCHEMA,
+            memory::{
+                Hit, ListParams, Memory, MemoryList, MemoryShown, PublishBody, Published,
+                RecallBody, Recalled, WatchEvent, WatchParams, Why, WhyRecord, WhyState,
+            },
+        },
+    },
+    error::ApiError,
+};
+
+/// Names of fields that the node alone may set.
+const OWN_FIELDS: &str = "rhizome.";
+const DEFAULT_HITS: usize = 10;
+const MAX_HITS: usize = 100;
+const DEFAULT_LIST: usize = 50;
+const MAX_LIST: usize = 1_000;
+const DEFAULT_REPLICAS_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_REPLICAS_TIMEOUT: Duration = Duration::from_secs(60);
+/// Events read from the replica at a time.
+const WATCH_PAGE: usize = 256;
+/// What became durable may take a moment to reach the view; a follower looks again after this.
+const VIEW_LAG: Duration = Duration::from_millis(200);
+
+impl Node {
+    /// Publishes a memory; answers when it is durable here, and on as many others as asked.
+    pub(crate) async fn publish(
+        &self,
+        caller: &Caller,
+        body: PublishBody,
+    ) -> Result<Published, ApiError> {
+        let agent = caller.agent(self, body.agent.as_deref()).await?;
+        let space = caller.space(self, body.space.as_deref())?;
+        let replicas = body.replicas.unwrap_or(0);
+        let patience = body
+            .replicas_timeout_ms
+            .map_or(DEFAULT_REPLICAS_TIMEOUT, Duration::from_millis)
+            .min(MAX_REPLICAS_TIMEOUT);
+        let mut draft = draft(body)?;
+        if let Some(guest) = caller.guest() {
+            draft.fields.insert("rhizome.sandbox".to_owned(), guest.sandbox.clone());
+            draft.fields.insert("rhizome.image".to_owned(), guest.image.clone());
+        }
+        let request = PublishRequest { space, draft, fingerprint: caller.fingerprint(self) };
+        let replica = self.replica.clone();
+        let published = blocking(move || replica.publish(&agent.key, request))
+            .await?
+            .map_err(fail::publish)?;
+        let mut receipt = Published {
+            schema: SCHEMA,
+            id: published.id.to_string(),
+            doc: published.doc.to_string(),
+            space: space.to_string(),
+            seq: published.seq,
+            at_ms: published.hlc.unix_ms(),
+            replicas: Vec::new(),
+        };
+        if replicas > 0 {
+            let holders = self
+                .mesh
+                .wait_replicas(space, published.id, replicas.into(), patience)
+                .await
+                .map_err(|error| fail::replicas(&error, &receipt.id))?;
+            let authority = self.replica.authority();
+            receipt.replicas = holders.iter().map(|node| Names(&authority).node(node)).collect();
+        }
+        Ok(receipt)
+    }
+
+    /// Finds memories by words.
+    pub(crate) async fn recall(
+        &self,
+        caller: &Caller,
+        body: RecallBody,
+    ) -> Result<Recalled, ApiError> {
+        let scope = caller.readable(self, body.space.as_deref())?;
+        let query = RecallQuery {
+            text: body.query,
+            spaces: scope.0,
+            kinds: body.kinds.iter().map(|kind| parse_kind(kind)).collect::<Result<_, _>>()?,
+            task: body.task,
+            limit: body.limit.unwrap_or(DEFAULT_HITS).clamp(1, MAX_HITS),
+        };
+        let replica = self.replica.clone();
+        let hits = blocking(move || replica.recall(&query)).await?.map_err(fail::recall)?;
+        let authority = self.replica.authority();
+        let hits = hits
+            .into_iter()
+            .map(|hit| Hit { memory: self.memory_of(&authority, hit.item), score: hit.score })
+            .collect();
+        Ok(Recalled { schema: SCHEMA, hits })
+    }
+
+    /// Lists memories, newest first.
+    pub(crate) async fn list(
+        &self,
+        caller: &Caller,
+        params: ListParams,
+    ) -> Result<MemoryList, ApiError> {
+        let scope = caller.readable(self, params.space.as_deref())?;
+        let kind = params.kind.as_deref().map(parse_kind).transpose()?;
+        let limit = params.limit.unwrap_or(DEFAULT_LIST).clamp(1, MAX_LIST);
+        let replica = self.replica.clone();
+        let items = blocking(move || {
+            let mut items = Vec::new();
+            for space in scope.0 {
+                let query =
+                    ListQuery { space: Some(space), kind, task: params.task.clone(), limit };
+                items.extend(replica.list(&query).map_err(fail::replica)?);
+            }
+            items.sort_by_key(|item| std::cmp::Reverse((item.hlc, item.doc)));
+            items.truncate(limit);
+            Ok::<_, ApiError>(items)
+        })
+        .await??;
+        let authority = self.replica.authority();
+        let memories = items.into_iter().map(|item| self.memory_of(&authority, item)).collect();
+        Ok(MemoryList { schema: SCHEMA, memories })
+    }
+
+    /// Shows one memory.
+    pub(crate) async fn show(
+        &self,
+        caller: &Caller,
+        doc: &str,
+        space: Option<&str>,
+    ) -> Result<MemoryShown, ApiError> {
+        let scope = caller.readable(self, space)?;
+        let doc = parse_doc(doc)?;
+        let replica = self.replica.clone();
+        let found = blocking(move || {
+            for space in &scope.0 {
+                if let Some(item) = replica.memory(space, &doc).map_err(fail::replica)? {
+                    return Ok(Some(item));
+                }
+            }
+            Ok::<_, ApiError>(None)
+        })
+        .await??;
+        let item = found.ok_or_else(|| {
+            ApiError::not_found(format!("no memory with the document id {doc} is here"))
+                .hint("`rhizome memory list` shows what is here")
+        })?;
+        let memory = self.memory_of(&self.replica.authority(), item);
+        Ok(MemoryShown { schema: SCHEMA, memory })
+    }
+
+    /// Says why a fragment counts, or what it waits for.
+    pub(crate) async fn why(&self, caller: &Caller, fragment: &str) -> Result<Why, ApiError> {
+        let scope = caller.readable(self, None)?;
+        let id: FragmentId = fragment.parse().map_err(|error| {
+            ApiError::bad_request(format!("`{}` is no fragment id", clip(fragment)))
+                .caused_by(Some(&error))
+        })?;
+        let replica = self.replica.clone();
+        let why = blocking(move || replica.why(&id)).await?.map_err(fail::replica)?;
+        // A guest may not learn that a fragment of another space exists; the owner may see all.
+        let hidden = |space: &SpaceId| caller.guest().is_some() && !scope.allows(space);
+        let why = why.filter(|why| !hidden(&why.space)).ok_or_else(|| {
+            ApiError::not_found(format!("no fragment {id} is here"))
+                .hint("it may not have arrived yet; `rhizome peers` shows who is in sync")
+        })?;
+        Ok(self.why_of(&self.replica.authority(), why))
+    }
+
+    /// Sends what arrived, and with `follow` what arrives, to `lines`.
+    pub(crate) async fn watch(
+        self: Arc<Self>,
+        scope: Scope,
+        params: WatchStart,
+        permit: OwnedSemaphorePermit,
+        lines: Lines,
+    ) {
+        let work = async {
+            // Listening first: what is stored between the first look and the first wait is not missed.
+            let mut events = self.replica.events();
+            let mut after = match params.after {
+                After::Arrival(arrival) => arrival,
+                After::Now => loop {
+                    match events.recv().await {
+                        Ok(rhizome_memory::Event::Stored { arrival, .. }) => break arrival.saturating_sub(1),
+                        Ok(_) | Err(RecvError::Lagged(_)) => {}
+                        Err(RecvError::Closed) => return,
+                    }
+                },
+            };
+            loop {
+                if self.send_page(&scope, &mut after, &lines).await.is_err() {
+                    return;
+                }
+                if !params.follow {
+                    return;
+                }
+                match events.recv().await {
+                    Ok(_) | Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                }
+                if self.send_page(&scope, &mut after, &lines).await.is_err() {
+                    return;
+                }
+                while events.try_recv().is_ok() {}
+                tokio::time::sleep(VIEW_LAG).await;
+            }
+        };
+        tokio::select! {
+            () = work => {}
+            () = lines.closed() => {}
+            () = self.stop.cancelled() => {}
+        }
+        drop(permit);
+    }
+
+    /// Sends everything from `after` to the present and moves `after` along.
+    async fn send_page(
+        &self,
+        scope: &Scope,
+        after: &mut u64,
+        lines: &Lines,
+    ) -> Result<(), crate::api::extract::Gone> {
+        loop {
+            let (replica, space, from) = (self.replica.clone(), scope.single(), *after);
+            let page = blocking(move || replica.watch(space, from, WATCH_PAGE)).await;
+            let Ok(page) = page else { return Err(crate::api::extract::Gone) };
+            let Some(last) = page.last() else { return Ok(()) };
+            *after = last.arrival.max(from + 1);
+            let authority = self.replica.authority();
+            for event in page.into_iter().filter(|event| scope.allows(&event.item.space)) {
+                let (arrival, id, own) = (event.arrival, event.id.to_string(), event.own);
+                let memory = self.memory_of(&authority, event.item);
+                let title = match (&memory.kind[..], &memory.task) {
+                    ("context", Some(task)) if memory.title.is_empty() => task.clone(),
+                    _ => memory.title,
+                };
+                let event = WatchEvent {
+                    schema: SCHEMA,
+                    arrival,
+                    id,
+                    doc: memory.doc,
+                    space: memory.space,
+                    kind: memory.kind,
+                    title,
+                    text: memory.text,
+                    task: memory.task,
+                    fields: memory.fields,
+                    author: memory.author,
+                    node: memory.node,
+                    at_ms: memory.at_ms,
+                    own,
+                    trust: memory.trust,
+                };
+                lines.send(&event).await?;
+            }
+        }
+    }
+
+    pub(crate) fn memory_of(&self, authority: &Authority, item: MemoryItem) -> Memory {
+        let names = Names(authority);
+        Memory {
+            id: item.id.to_string(),
+            doc: item.doc.to_string(),
+            space: names.space(&item.space),
+            kind: item.kind.to_string(),
+            title: item.title,
+            text: item.text,
+            tags: item.tags,
+            key: item.key,
+            task: item.task,
+            evidence: item.evidence,
+            supersedes: item.supersedes.iter().map(ToString::to_string).collect(),
+            superseded_by: item.superseded_by.iter().map(ToString::to_string).collect(),
+            depends_on: item.depends_on.iter().map(ToString::to_string).collect(),
+            fields: item.fields,
+            author: names.agent(&item.author),
+            node: names.node(&item.node),
+            at_ms: item.at_ms,
+            fingerprint: item.fingerprint.to_string(),
+            trust: names.trust(&self.id(), &item.author, &item.node),
+            conflicts: item
+                .conflicts
+                .iter()
+                .filter_map(|conflict| serde_json::to_value(conflict).ok())
+                .collect(),
+        }
+    }
+
+    fn why_of(&self, authority: &Authority, why: rhizome_memory::Why) -> Why {
+        let names = Names(authority);
+        use rhizome_memory::WhyState as State;
+        let state = match why.state {
+            State::Applied => WhyState::Applied,
+            State::WaitingFor { what, named_by, named_by_author } => WhyState::Waiting {
+                what: match what {
+                    Awaited::Fragment(id) => format!("fragment {id}"),
+                    Awaited::Body(hash) => format!("its body {hash}"),
+                    Awaited::Authority => "records of the authority log".to_owned(),
+                    _ => "something else".to_owned(),
+                },
+                named_by: Some(named_by.to_string()),
+                named_by_author: Some(names.agent(&named_by_author)),
+            },
+            State::Quarantined { reason } => WhyState::Quarantined { reason },
+            State::Unreadable { epoch } => WhyState::Other {
+                what: format!("stored and served, but this node has no key of epoch {epoch}"),
+            },
+            State::Pending => WhyState::Other { what: "durable, about to be applied".to_owned() },
+            _ => WhyState::Other { what: "in a state this release has no word for".to_owned() },
+        };
+        Why {
+            schema: SCHEMA,
+            id: why.id.to_string(),
+            arrival: why.arrival,
+            state,
+            author: names.agent(&why.author),
+            node: names.node(&why.node),
+            role: why.role,
+            space: names.space(&why.space),
+            doc: why.doc.to_string(),
+            kind: why.kind.to_string(),
+            seq: why.seq,
+            prev: why.prev.map(|prev| prev.to_string()),
+            deps: why.deps.iter().map(ToString::to_string).collect(),
+            at_ms: why.hlc.unix_ms(),
+            body_len: why.body_len,
+            denied: why.denied,
+            chain: why
+                .proof
+                .iter()
+                .map(|id| WhyRecord { id: id.to_string(), ..self.describe_record(authority, id) })
+                .collect(),
+        }
+    }
+}
+
+/// Where a watch begins, and whether it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WatchStart {
+    after: After,
+    pub(crate) follow: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    Arrival(u64),
+    Now,
+}
+
+impl WatchStart {
+    pub(crate) fn parse(params: &WatchParams) -> Result<Self, ApiError> {
+        let after = match params.after.as_deref() {
+            None => After::Arrival(0),
+            Some("now") => After::Now,
+            Some(number) => After::Arrival(number.parse().map_err(|_| {
+                ApiError::bad_request(format!("`{}` is no arrival number", clip(number)))
+                    .hint("pass the `arrival` of the last event you have, 0 or `now`")
+            })?),
+        };
+        let follow = match params.follow {
+            None | Some(0) => false,
+            Some(1) => true,
+            Some(_) => return Err(ApiError::bad_request("`follow` is 0 or 1")),
+        };
+        if after == After::Now && !follow {
+            return Err(ApiError::bad_request("from `now` on there is nothing without `follow=1`"));
+        }
+        Ok(Self { after, follow })
+    }
+}
+
+fn draft(body: PublishBody) -> Result<Draft, ApiError> {
+    let own = body.fields.keys().find(|name| name.starts_with(OWN_FIELDS));
+    if let Some(name) = own {
+        let message = format!("the field `{}` is the node's to set", clip(name));
+        return Err(ApiError::denied(message).hint("choose another name for it"));
+    }
+    let fields: BTreeMap<_, _> = body.fields;
+    Ok(Draft {
+        kind: parse_kind(&body.kind)?,
+        title: body.title,
+        text: body.text,
+        tags: body.tags,
+        key: body.key,
+        task: body.task,
+        evidence: body.evidence,
+        supersedes: parse_docs(&body.supersedes)?,
+        depends_on: parse_docs(&body.depends_on)?,
+        fields,
+    })
+}
+
+fn parse_kind(text: &str) -> Result<Kind, ApiError> {
+    text.parse().map_err(|error| {
+        ApiError::new(
+            StatusCode::BAD_REQUEST,
+            "unknown_kind",
+            format!("`{}` is no kind of memory", clip(text)),
+        )
+        .caused_by(Some(&error))
+    })
+}
+
+fn parse_docs(texts: &[String]) -> Result<Vec<DocId>, ApiError> {
+    texts.iter().map(|text| parse_doc(text)).collect()
+}
+
+fn parse_doc(text: &str) -> Result<DocId, ApiError> {
+    text.parse().map_err(|error| {
+        ApiError::bad_request(format!("`{}` is no document id", clip(text))).caused_by(Some(&error))
+    })
+}
+
+/// Returns the beginning of what somebody wrote, short enough for a message.
+pub(crate) fn clip(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn params(after: Option<&str>, follow: Option<u8>) -> Result<WatchStart, ApiError> {
+        WatchStart::parse(&WatchParams { space: None, after: after.map(Into::into), follow })
+    }
+
+    #[test]
+    fn a_watch_begins_where_it_is_told() {
+        assert_eq!(params(None, None).unwrap().after, After::Arrival(0));
+        assert_eq!(params(Some("17"), Some(1)).unwrap().after, After::Arrival(17));
+        assert!(params(Some("now"), Some(1)).unwrap().follow);
+        for (after, follow) in [(Some("now"), None), (Some("-1"), None), (None, Some(2))] {
+            assert_eq!(params(after, follow).unwrap_err().code(), "bad_request");
+        }
+    }
+
+    #[test]
+    fn the_nodes_own_fields_cannot_be_forged() {
+        let mut body = PublishBody { kind: "fact".into(), title: "t".into(), ..Default::default() };
+        draft(body.clone()).unwrap();
+        body.fields.insert("rhizome.sandbox".into(), "another".into());
+        assert_eq!(draft(body).unwrap_err().code(), "denied");
+    }
+}

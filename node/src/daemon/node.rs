@@ -1,0 +1,186 @@
+//! What every request works on: the parts of a running node, and the small questions about them.
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use axum::http::StatusCode;
+use rhizome_identity::{AgentId, Authority, Hash, NodeId, NodeKey, SignedRecord, issue};
+use rhizome_memory::Replica;
+use rhizome_mesh::Mesh;
+use rhizome_sandbox::Sandboxes;
+use tokio::sync::Semaphore;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::fail;
+use crate::{
+    agents::{AgentKeys, LocalAgent},
+    config::Config,
+    datadir::DataDir,
+    error::ApiError,
+};
+
+/// Streams on the node's own socket at once: `watch` that follows.
+const MAX_STREAMS: usize = 256;
+
+/// A running node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) config: Config,
+    pub(crate) data: DataDir,
+    pub(crate) key: NodeKey,
+    pub(crate) replica: Replica,
+    pub(crate) mesh: Mesh,
+    /// Or why this node runs none.
+    sandboxes: Result<Sandboxes, ApiError>,
+    agents: AgentKeys,
+    /// Records are made on the heads of the log, so they are made one after another.
+    authority_lock: tokio::sync::Mutex<()>,
+    pub(crate) streams: Arc<Semaphore>,
+    pub(crate) host_fingerprint: Hash,
+    pub(crate) started_ms: u64,
+    pub(crate) opened_in_ms: u64,
+    pub(crate) stop: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+}
+
+/// What a [`Node`] is made of.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) config: Config,
+    pub(crate) data: DataDir,
+    pub(crate) key: NodeKey,
+    pub(crate) replica: Replica,
+    pub(crate) mesh: Mesh,
+    pub(crate) sandboxes: Result<Sandboxes, ApiError>,
+    pub(crate) agents: AgentKeys,
+    pub(crate) opened_in_ms: u64,
+    pub(crate) stop: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+}
+
+impl Node {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            config: parts.config,
+            data: parts.data,
+            key: parts.key,
+            replica: parts.replica,
+            mesh: parts.mesh,
+            sandboxes: parts.sandboxes,
+            agents: parts.agents,
+            authority_lock: tokio::sync::Mutex::new(()),
+            streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+            host_fingerprint: host_fingerprint(),
+            started_ms: now_ms(),
+            opened_in_ms: parts.opened_in_ms,
+            stop: parts.stop,
+            tasks: parts.tasks,
+        }
+    }
+
+    pub(crate) fn id(&self) -> NodeId {
+        self.key.id()
+    }
+
+    /// Returns the name others know the node by, or would.
+    pub(crate) fn name(&self) -> String {
+        let authority = self.replica.authority();
+        let name = authority.member(&self.id()).map(|member| member.name.clone());
+        name.filter(|name| !name.is_empty()).unwrap_or_else(|| self.config.name.clone())
+    }
+
+    /// Fails unless the node belongs to a mesh.
+    pub(crate) fn need_mesh(&self) -> Result<Arc<Authority>, ApiError> {
+        let authority = self.replica.authority();
+        if authority.mesh().is_some() && authority.is_member(&self.id()) {
+            return Ok(authority);
+        }
+        Err(ApiError::new(StatusCode::CONFLICT, "no_mesh", "this node belongs to no mesh")
+            .hint("found one with `rhizome init`, or join one with `rhizome join <invite>`"))
+    }
+
+    pub(crate) fn sandboxes(&self) -> Result<&Sandboxes, ApiError> {
+        self.sandboxes.as_ref().map_err(Clone::clone)
+    }
+
+    pub(crate) fn agents(&self) -> &AgentKeys {
+        &self.agents
+    }
+
+    /// Returns an agent whose key is here.
+    pub(crate) fn local_agent(&self, id: &AgentId) -> Result<LocalAgent, ApiError> {
+        self.agents.by_id(id).ok_or_else(|| {
+            let message = format!("the key of agent {} is not on this node", id.fmt_short());
+            ApiError::new(StatusCode::NOT_FOUND, "unknown_agent", message)
+                .hint("agents speak where their key lies; `rhizome agent create` makes one here")
+        })
+    }
+
+    /// Returns the agent the node speaks as when none is named, certified if it was not yet.
+    pub(crate) async fn default_agent(&self) -> Result<LocalAgent, ApiError> {
+        let agent = self.agents.default_agent().clone();
+        self.need_mesh()?;
+        let is_certified = |authority: &Authority| authority.agent(&agent.id()).is_some();
+        if !is_certified(&self.replica.authority()) {
+            let (id, name) = (agent.id(), self.name());
+            self.append(move |key, authority, now| {
+                if authority.agent(&id).is_some() {
+                    return Ok((Vec::new(), ()));
+                }
+                let record = issue::certify_agent(key, authority, id, &name, None, None, now)
+                    .map_err(fail::issue)?;
+                Ok((vec![record], ()))
+            })
+            .await?;
+        }
+        Ok(agent)
+    }
+
+    /// Makes records on the newest state of the authority log and appends them durably.
+    pub(crate) async fn append<T: Send + 'static>(
+        &self,
+        make: impl FnOnce(&NodeKey, &Authority, u64) -> Result<(Vec<SignedRecord>, T), ApiError>
+        + Send
+        + 'static,
+    ) -> Result<T, ApiError> {
+        let _one_at_a_time = self.authority_lock.lock().await;
+        let (replica, key) = (self.replica.clone(), self.key.clone());
+        blocking(move || {
+            let (records, made) = make(&key, &replica.authority(), now_ms())?;
+            if !records.is_empty() {
+                replica.append_records(records).map_err(fail::replica)?;
+            }
+            Ok(made)
+        })
+        .await?
+    }
+}
+
+/// Runs what waits for the disk where it holds nobody up.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| ApiError::internal("the work ended in a panic").caused_by(Some(&error)))
+}
+
+/// Returns the time in Unix milliseconds.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).expect("the clock stands before the year 500 million")
+}
+
+/// Returns the fingerprint of what is published from the host itself, outside any sandbox.
+fn host_fingerprint() -> Hash {
+    let uname = rustix::system::uname();
+    let fingerprint = rhizome_sandbox::Fingerprint {
+        kernel: uname.release().to_string_lossy().into_owned(),
+        arch: uname.machine().to_string_lossy().into_owned(),
+        image: "host".to_owned(),
+        network: "host".to_owned(),
+        ..Default::default()
+    };
+    Hash::from_bytes(fingerprint.hash())
+}
