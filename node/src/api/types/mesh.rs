@@ -281,13 +281,19 @@ pub struct Peer {
     /// How it is reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PeerPath>,
+    /// Where it says it can be dialled.
+    #[serde(default)]
+    pub addrs: Vec<String>,
+    /// Its version, as last heard.
+    #[serde(default)]
+    pub version: String,
     /// How far both hold the same, lane by lane.
     #[serde(default)]
     pub sync: Vec<PeerSync>,
-    /// Bytes sent to it since the daemon started.
+    /// Bytes sent to it over the connections that are open.
     #[serde(default)]
     pub sent_bytes: u64,
-    /// Bytes received from it since the daemon started.
+    /// Bytes received from it over the connections that are open.
     #[serde(default)]
     pub received_bytes: u64,
 }
@@ -309,7 +315,7 @@ pub struct PeerPath {
 pub struct PeerSync {
     /// `authority` or the space's name.
     pub lane: String,
-    /// `in sync`, `syncing` or `unknown`.
+    /// `in sync` or `pending`.
     pub state: String,
     /// When both were last known to hold the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,0 +1,135 @@
+//! From the errors of the crates below to those of the API: a status, a code, their hint.
+//!
+//! One function per family; the message and the causes are the error's own.
+use std::{error::Error, fmt};
+
+use axum::http::StatusCode;
+use rhizome_identity::{InviteError, IssueError, KeyFileError};
+use rhizome_memory::{PublishError, RecallError, ReplicaError};
+use rhizome_mesh::{JoinError, Refusal, ReplicaTimeout};
+use rhizome_sandbox::{SandboxError, image::ImageError};
+
+use crate::{
+    agents::AgentKeysError,
+    config::ConfigError,
+    error::{ApiError, is_disk_full},
+};
+
+pub(crate) fn publish(error: PublishError) -> ApiError {
+    let (status, code) = match &error {
+        _ if is_disk_full(&error) => return full(&error),
+        PublishError::Denied { .. } => (StatusCode::FORBIDDEN, "denied"),
+        PublishError::Compose(_) | PublishError::TooLarge { .. } => {
+            (StatusCode::BAD_REQUEST, "bad_draft")
+        }
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, "publish_failed"),
+    };
+    ApiError::of(status, code, &error).maybe_hint(error.hint())
+}
+
+pub(crate) fn replica(error: ReplicaError) -> ApiError {
+    if is_disk_full(&error) {
+        return full(&error);
+    }
+    let status = StatusCode::INTERNAL_SERVER_ERROR;
+    ApiError::of(status, "store_failed", &error).maybe_hint(error.hint())
+}
+
+pub(crate) fn recall(error: RecallError) -> ApiError {
+    let (status, code) = match error {
+        RecallError::Blank | RecallError::TooLong { .. } => (StatusCode::BAD_REQUEST, "bad_query"),
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, "recall_failed"),
+    };
+    ApiError::of(status, code, &error).maybe_hint(error.hint())
+}
+
+pub(crate) fn replicas(error: &ReplicaTimeout, id: &str) -> ApiError {
+    let mut failed = ApiError::of(StatusCode::GATEWAY_TIMEOUT, "replicas_timeout", error)
+        .maybe_hint(error.hint());
+    let durable = ApiError::not_found(format!("the fragment {id} is durable on this node"));
+    failed = failed.caused_by(Some(&durable));
+    failed
+}
+
+pub(crate) fn issue(error: IssueError) -> ApiError {
+    ApiError::of(StatusCode::FORBIDDEN, "not_allowed", &error).maybe_hint(error.hint())
+}
+
+pub(crate) fn key_file(error: KeyFileError) -> ApiError {
+    if is_disk_full(&error) {
+        return full(&error);
+    }
+    let status = StatusCode::INTERNAL_SERVER_ERROR;
+    ApiError::of(status, "key_file", &error).maybe_hint(error.hint())
+}
+
+pub(crate) fn agent_keys(error: &AgentKeysError) -> ApiError {
+    let (status, code) = match error {
+        _ if is_disk_full(error) => return full(error),
+        AgentKeysError::Name { .. } => (StatusCode::BAD_REQUEST, "bad_name"),
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, "key_file"),
+    };
+    ApiError::of(status, code, error).maybe_hint(error.hint())
+}
+
+pub(crate) fn name(error: ConfigError) -> ApiError {
+    ApiError::of(StatusCode::BAD_REQUEST, "bad_name", &error)
+}
+
+pub(crate) fn invite(error: &InviteError) -> ApiError {
+    ApiError::of(StatusCode::BAD_REQUEST, "bad_invite", error).maybe_hint(error.hint())
+}
+
+pub(crate) fn join(error: &JoinError) -> ApiError {
+    let (status, code) = match error {
+        _ if is_disk_full(error) => return full(error),
+        JoinError::Unreachable { .. } => (StatusCode::BAD_GATEWAY, "inviter_unreachable"),
+        JoinError::TimedOut(_) => (StatusCode::GATEWAY_TIMEOUT, "inviter_silent"),
+        JoinError::Refused(refusal) => (StatusCode::FORBIDDEN, refused(*refusal)),
+        JoinError::Expired { .. } => (StatusCode::FORBIDDEN, "invite_expired"),
+        JoinError::AlreadyMember { .. } => (StatusCode::CONFLICT, "already_in_mesh"),
+        JoinError::OwnInvite => (StatusCode::BAD_REQUEST, "own_invite"),
+        _ => (StatusCode::BAD_GATEWAY, "join_failed"),
+    };
+    ApiError::of(status, code, error).maybe_hint(error.hint())
+}
+
+fn refused(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::Unknown => "invite_unknown",
+        Refusal::Expired => "invite_expired",
+        Refusal::Spent => "invite_spent",
+        Refusal::Closed => "invite_closed",
+        Refusal::WrongMesh => "invite_wrong_mesh",
+        _ => "invite_refused",
+    }
+}
+
+pub(crate) fn sandbox(error: &SandboxError) -> ApiError {
+    let (status, code) = match error {
+        _ if is_disk_full(error) => return full(error),
+        SandboxError::Unknown { .. } => (StatusCode::NOT_FOUND, "unknown_sandbox"),
+        SandboxError::Ambiguous { .. } => (StatusCode::BAD_REQUEST, "ambiguous_sandbox"),
+        SandboxError::Invalid { .. } => (StatusCode::BAD_REQUEST, "bad_request"),
+        SandboxError::NameTaken { .. } => (StatusCode::CONFLICT, "name_taken"),
+        SandboxError::LimitReached { .. } => (StatusCode::TOO_MANY_REQUESTS, "limit_reached"),
+        SandboxError::NotRunning { .. } => (StatusCode::GONE, "sandbox_gone"),
+        SandboxError::Image(_) => (StatusCode::INTERNAL_SERVER_ERROR, "image_failed"),
+        SandboxError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, "sandbox_failed"),
+    };
+    ApiError::of(status, code, error).maybe_hint(error.hint())
+}
+
+pub(crate) fn image(error: &ImageError) -> ApiError {
+    if is_disk_full(error) {
+        return full(error);
+    }
+    let status = StatusCode::INTERNAL_SERVER_ERROR;
+    ApiError::of(status, "image_failed", error).maybe_hint(error.hint())
+}
+
+fn full<E: Error + fmt::Debug + 'static>(error: &E) -> ApiError {
+    ApiError::of(StatusCode::INSUFFICIENT_STORAGE, "disk_full", error)
+        .hint("nothing that was acknowledged is lost; make room on the data directory's disk and try again")
+}

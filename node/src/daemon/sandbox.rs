@@ -1,0 +1,274 @@
+//! Sandboxes and images, as the API shows them.
+use std::collections::BTreeMap;
+
+use axum::http::StatusCode;
+use rhizome_identity::{AgentId, Hash, SpaceId};
+use rhizome_sandbox::{
+    Progress as SandboxProgress, SandboxInfo, SandboxSpec, SandboxState,
+    channel::ExecHandle, image::ImageInfo,
+};
+
+use super::{fail, names::Names, node::Node};
+use crate::{
+    api::types::{
+        SCHEMA,
+        sandbox::{
+            DirListing, ExecBody, FileEntry, FileKind, FileStat, Image, ImageBody, ImageBuilt,
+            Images, Sandbox, SandboxBody, SandboxCreated, Sandboxes,
+        },
+    },
+    error::ApiError,
+};
+
+/// The node's own labels begin so; nobody else may set them.
+const OWN_LABELS: &str = "rhizome.";
+const AGENT_LABEL: &str = "rhizome.agent";
+const SPACES_LABEL: &str = "rhizome.spaces";
+
+impl Node {
+    /// Makes a sandbox for an agent; the node writes down whom it works for.
+    pub(crate) async fn create_sandbox(
+        &self,
+        body: SandboxBody,
+        progress: SandboxProgress,
+    ) -> Result<SandboxCreated, ApiError> {
+        let sandboxes = self.sandboxes()?;
+        let mut labels = body.labels;
+        if let Some(label) = labels.keys().find(|label| label.starts_with(OWN_LABELS)) {
+            let message = format!("the label `{}` is the node's to set", super::memory::clip(label));
+            return Err(ApiError::denied(message));
+        }
+        match &body.agent {
+            Some(agent) => labels.extend(self.door_labels(agent, &body.spaces).await?),
+            None if body.spaces.is_empty() => {}
+            None => {
+                return Err(ApiError::bad_request("spaces without an agent that could use them")
+                    .hint("add `--agent`"));
+            }
+        }
+        let spec = SandboxSpec {
+            name: body.name,
+            image: body.image.unwrap_or_else(|| "minimal".to_owned()),
+            memory_mib: body.memory_mib.unwrap_or(0),
+            vcpus: body.vcpus.unwrap_or(0),
+            env: body.env,
+            labels,
+        };
+        let info = sandboxes.create(spec, progress).await.map_err(|error| fail::sandbox(&error))?;
+        Ok(SandboxCreated { schema: SCHEMA, sandbox: self.sandbox_of(info) })
+    }
+
+    /// Returns the labels that bind a sandbox to an agent and its spaces.
+    pub(crate) async fn door_labels(
+        &self,
+        agent: &str,
+        spaces: &[String],
+    ) -> Result<BTreeMap<String, String>, ApiError> {
+        // The default agent may not be certified yet; its name is found only once it is.
+        let default = self.default_agent().await?;
+        let authority = self.need_mesh()?;
+        let id = if agent == default.name {
+            default.id()
+        } else {
+            Names(&authority).find_agent(&self.id(), agent)?
+        };
+        self.local_agent(&id)?;
+        let certified = authority.agent(&id);
+        let allowed = |space: &SpaceId| {
+            certified
+                .and_then(|agent| agent.spaces.as_ref())
+                .is_none_or(|spaces| spaces.contains(space))
+        };
+        let mut chosen = self.resolve_spaces(&authority, spaces)?;
+        if spaces.is_empty() {
+            chosen.retain(allowed);
+        } else if let Some(space) = chosen.iter().find(|space| !allowed(space)) {
+            let space = Names(&authority).space(space);
+            return Err(ApiError::denied(format!(
+                "the agent `{agent}` may not use the space `{space}`"
+            ))
+            .hint("create the agent with `--space`, or leave the space out"));
+        }
+        let chosen: Vec<_> = chosen.iter().map(ToString::to_string).collect();
+        Ok(BTreeMap::from([
+            (AGENT_LABEL.to_owned(), id.to_string()),
+            (SPACES_LABEL.to_owned(), chosen.join(",")),
+        ]))
+    }
+
+    /// Lists the sandboxes, newest first.
+    pub(crate) fn list_sandboxes(&self) -> Result<Sandboxes, ApiError> {
+        let sandboxes = self.sandboxes()?.list();
+        let sandboxes = sandboxes.into_iter().map(|info| self.sandbox_of(info)).collect();
+        Ok(Sandboxes { schema: SCHEMA, sandboxes })
+    }
+
+    /// Returns one sandbox by id, name or unique prefix.
+    pub(crate) fn show_sandbox(&self, wanted: &str) -> Result<SandboxCreated, ApiError> {
+        let info = self.find_sandbox(wanted)?;
+        Ok(SandboxCreated { schema: SCHEMA, sandbox: self.sandbox_of(info) })
+    }
+
+    pub(crate) fn find_sandbox(&self, wanted: &str) -> Result<SandboxInfo, ApiError> {
+        self.sandboxes()?.get(wanted).map_err(|error| fail::sandbox(&error))
+    }
+
+    pub(crate) async fn kill_sandbox(&self, wanted: &str) -> Result<(), ApiError> {
+        let id = self.find_sandbox(wanted)?.id;
+        self.sandboxes()?.kill(&id).await.map_err(|error| fail::sandbox(&error))
+    }
+
+    pub(crate) async fn sandbox_logs(&self, wanted: &str) -> Result<String, ApiError> {
+        let id = self.find_sandbox(wanted)?.id;
+        self.sandboxes()?.logs(&id).await.map_err(|error| fail::sandbox(&error))
+    }
+
+    pub(crate) async fn exec(
+        &self,
+        wanted: &str,
+        body: ExecBody,
+    ) -> Result<ExecHandle, ApiError> {
+        if body.argv.is_empty() {
+            return Err(ApiError::bad_request("there is no command to run")
+                .hint("put it after `--`: rhizome sandbox exec <sandbox> -- <command>"));
+        }
+        let id = self.find_sandbox(wanted)?.id;
+        let request = rhizome_sandbox::channel::ExecRequest {
+            argv: body.argv,
+            env: body.env,
+            cwd: body.cwd,
+            user: body.user,
+            stdin: body.stdin,
+            timeout: body.timeout_ms.map(std::time::Duration::from_millis),
+        };
+        self.sandboxes()?.exec(&id, request).await.map_err(|error| fail::sandbox(&error))
+    }
+
+    pub(crate) async fn stat(&self, wanted: &str, path: &str) -> Result<FileStat, ApiError> {
+        let id = self.find_sandbox(wanted)?.id;
+        let stat =
+            self.sandboxes()?.stat(&id, path).await.map_err(|error| fail::sandbox(&error))?;
+        let name = path.rsplit('/').find(|part| !part.is_empty()).unwrap_or("/");
+        Ok(FileStat { schema: SCHEMA, file: file_entry(name.to_owned(), &stat) })
+    }
+
+    pub(crate) async fn list_dir(&self, wanted: &str, path: &str) -> Result<DirListing, ApiError> {
+        let id = self.find_sandbox(wanted)?.id;
+        let entries =
+            self.sandboxes()?.list_dir(&id, path).await.map_err(|error| fail::sandbox(&error))?;
+        let entries =
+            entries.into_iter().map(|entry| file_entry(entry.name, &entry.stat)).collect();
+        Ok(DirListing { schema: SCHEMA, entries })
+    }
+
+    /// Builds an image, or finds it built.
+    pub(crate) async fn build_image(
+        &self,
+        body: ImageBody,
+        progress: SandboxProgress,
+    ) -> Result<ImageBuilt, ApiError> {
+        let images = self.sandboxes()?.images();
+        let built = match &body.name[..] {
+            "minimal" if body.packages.is_empty() => images.build_minimal(progress).await,
+            "minimal" => {
+                return Err(ApiError::bad_request("the minimal image has no packages")
+                    .hint("add packages to the image `debian`"));
+            }
+            "debian" => images.build_debian(&body.packages, progress).await,
+            other => {
+                let message = format!("there is no recipe for an image `{}`", super::memory::clip(other));
+                return Err(ApiError::new(StatusCode::NOT_FOUND, "unknown_image", message)
+                    .hint("the recipes are `minimal` and `debian`"));
+            }
+        };
+        let image = image_of(built.map_err(|error| fail::image(&error))?);
+        Ok(ImageBuilt { schema: SCHEMA, image })
+    }
+
+    /// Lists the images.
+    pub(crate) async fn images(&self) -> Result<Images, ApiError> {
+        let sandboxes = self.sandboxes()?.clone();
+        let found = super::node::blocking(move || sandboxes.images().list()).await?;
+        let images = found.map_err(|error| fail::image(&error))?;
+        Ok(Images { schema: SCHEMA, images: images.into_iter().map(image_of).collect() })
+    }
+
+    fn sandbox_of(&self, info: SandboxInfo) -> Sandbox {
+        let authority = self.replica.authority();
+        let names = Names(&authority);
+        let bound = Bound::of(&info);
+        let (state, reason) = match &info.state {
+            SandboxState::Creating => ("creating", None),
+            SandboxState::Booting => ("booting", None),
+            SandboxState::Ready => ("ready", None),
+            SandboxState::Failed { reason } => ("failed", Some(reason.clone())),
+            SandboxState::Killed => ("killed", None),
+        };
+        let labels = info.labels.iter().filter(|(label, _)| !label.starts_with(OWN_LABELS));
+        Sandbox {
+            id: info.id.to_string(),
+            name: info.name.clone(),
+            image: info.image.clone(),
+            image_id: info.image_id.clone(),
+            state: state.to_owned(),
+            reason,
+            driver: info.driver.clone(),
+            accel: info.accel.to_string(),
+            memory_mib: info.memory_mib,
+            vcpus: info.vcpus,
+            created_ms: info.created_ms,
+            boot_ms: info.boot_ms,
+            agent: bound.agent.map(|agent| names.agent(&agent)),
+            spaces: names.spaces(&bound.spaces),
+            labels: labels.map(|(label, value)| (label.clone(), value.clone())).collect(),
+            fingerprint_hash: Hash::from_bytes(info.fingerprint.hash()).to_string(),
+            fingerprint: serde_json::to_value(&info.fingerprint).unwrap_or_default(),
+        }
+    }
+}
+
+/// Whom a sandbox works for, as the node wrote it down.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Bound {
+    pub(crate) agent: Option<AgentId>,
+    pub(crate) spaces: Vec<SpaceId>,
+}
+
+impl Bound {
+    /// Reads the labels of a sandbox; what does not parse grants nothing.
+    pub(crate) fn of(info: &SandboxInfo) -> Self {
+        let label = |name: &str| info.labels.get(name).map(String::as_str).unwrap_or_default();
+        Self {
+            agent: label(AGENT_LABEL).parse().ok(),
+            spaces: label(SPACES_LABEL).split(',').filter_map(|id| id.parse().ok()).collect(),
+        }
+    }
+}
+
+/// Returns whether a sandbox may still speak.
+pub(crate) fn is_alive(info: &SandboxInfo) -> bool {
+    !info.state.has_ended()
+}
+
+
+fn file_entry(name: String, stat: &rhizome_sandbox::FileStat) -> FileEntry {
+    use rhizome_sandbox::FileKind as Kind;
+    let kind = match stat.kind {
+        Kind::File => FileKind::File,
+        Kind::Directory => FileKind::Dir,
+        Kind::Symlink => FileKind::Link,
+        Kind::Other => FileKind::Other,
+    };
+    FileEntry { name, kind, size: stat.size, mode: stat.mode }
+}
+
+fn image_of(info: ImageInfo) -> Image {
+    Image {
+        id: info.id,
+        name: info.name,
+        bytes: info.size_bytes,
+        created_ms: info.created_ms,
+        kernel: info.kernel,
+        lineage: info.lineage,
+    }
+}
