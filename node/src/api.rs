@@ -4,3 +4,10 @@
 //! Every verb of the command line goes through it. `docs/api.md` describes it for people.
 pub mod exec_frame;
 pub mod types;
+
+mod exec_pump;
+pub(crate) mod extract;
+pub(crate) mod listen;
+pub(crate) mod routes;
+mod sandbox_routes;
+pub(crate) mod serve;

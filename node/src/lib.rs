@@ -1,6 +1,18 @@
 //! The node: the daemon, its local API, the door for sandboxes, the command line.
 //!
-//! `api` holds what travels over the daemon's socket.
+//! - [`daemon`]: the parts of a node, started in order, served and stopped
+//! - [`api`]: what travels over the daemon's socket, and the routes that answer it
+//! - `door`: the few of those routes that a sandbox reaches, and whose it is
+//! - [`config`], [`datadir`]: settings and files; nothing else reads either
+//! - `agents`: the keys of the agents that speak here
+//! - [`error`]: errors as the API tells them
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod config;
+pub mod daemon;
+pub mod datadir;
+pub mod error;
+
+mod agents;
+mod door;

@@ -6,7 +6,7 @@ use std::{error::Error, fmt};
 use axum::http::StatusCode;
 use rhizome_identity::{InviteError, IssueError, KeyFileError};
 use rhizome_memory::{PublishError, RecallError, ReplicaError};
-use rhizome_mesh::{JoinError, Refusal, ReplicaTimeout};
+use rhizome_mesh::net::{JoinError, Refusal, ReplicaTimeout};
 use rhizome_sandbox::{SandboxError, image::ImageError};
 
 use crate::{

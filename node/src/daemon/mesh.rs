@@ -7,7 +7,7 @@ use rhizome_identity::{
     RootKey, SpaceId, SpaceInfo, issue, keyfile,
 };
 use rhizome_memory::Lane;
-use rhizome_mesh::{PathKind, PeerInfo, PeerState as MeshPeerState, SyncState};
+use rhizome_mesh::net::{PathKind, PeerInfo, PeerState as MeshPeerState, SyncState};
 
 use super::{
     fail,
@@ -15,7 +15,7 @@ use super::{
     node::{Node, now_ms},
 };
 use crate::{
-    agents::{self, check_agent_name},
+    agents::{self, LocalAgent, check_agent_name},
     api::types::{
         Named, SCHEMA,
         memory::WhyRecord,
@@ -142,7 +142,7 @@ impl Node {
             .ok_or_else(|| ApiError::internal("the new invite is not in the log"))?;
         Ok(InviteCreated {
             schema: SCHEMA,
-            info: invite_info(&authority, &invite.id().to_string(), state),
+            info: invite_info(&authority, state),
             invite: invite.to_string(),
             addrs: addrs.iter().map(ToString::to_string).collect(),
         })
@@ -153,7 +153,7 @@ impl Node {
         let authority = self.need_mesh()?;
         let invites = authority
             .invites()
-            .map(|(id, state)| invite_info(&authority, &id.to_string(), state))
+            .map(|state| invite_info(&authority, state))
             .collect();
         Ok(Invites { schema: SCHEMA, invites })
     }
@@ -225,13 +225,15 @@ impl Node {
             return Err(taken());
         }
         let agent = self.agents().make(&body.name).map_err(|error| fail::agent_keys(&error))?;
-        let (id, name, conflict) = (agent.id(), agent.name.clone(), taken());
+        let (id, conflict) = (agent.id(), taken());
         self.append(move |key, authority, now| {
             if is_taken(authority) {
                 return Err(conflict);
             }
-            let record = issue::certify_agent(key, authority, id, &name, spaces, not_after, now)
-                .map_err(fail::issue)?;
+            let LocalAgent { name, key: agent } = agent;
+            let record =
+                issue::certify_agent(key, authority, &agent, &name, spaces, not_after, now)
+                    .map_err(fail::issue)?;
             Ok((vec![record], ()))
         })
         .await?;
@@ -400,7 +402,7 @@ fn already_member(mesh: &str, name: &str) -> ApiError {
         .hint("use a data directory of its own for each mesh")
 }
 
-fn invite_info(authority: &Authority, id: &str, state: &InviteState) -> InviteInfo {
+fn invite_info(authority: &Authority, state: &InviteState) -> InviteInfo {
     let names = Names(authority);
     let word = if state.closed {
         "closed"
@@ -412,7 +414,7 @@ fn invite_info(authority: &Authority, id: &str, state: &InviteState) -> InviteIn
         "open"
     };
     InviteInfo {
-        id: id.to_owned(),
+        id: state.id.to_string(),
         role: state.role.to_string(),
         spaces: names.spaces(&state.spaces),
         uses: state.uses,

@@ -7,7 +7,7 @@ use std::{
 use axum::http::StatusCode;
 use rhizome_identity::{AgentId, Authority, Hash, NodeId, NodeKey, SignedRecord, issue};
 use rhizome_memory::Replica;
-use rhizome_mesh::Mesh;
+use rhizome_mesh::net::Mesh;
 use rhizome_sandbox::Sandboxes;
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -123,13 +123,14 @@ impl Node {
         self.need_mesh()?;
         let is_certified = |authority: &Authority| authority.agent(&agent.id()).is_some();
         if !is_certified(&self.replica.authority()) {
-            let (id, name) = (agent.id(), self.name());
+            let (agent, name) = (agent.clone(), self.name());
             self.append(move |key, authority, now| {
-                if authority.agent(&id).is_some() {
+                if authority.agent(&agent.id()).is_some() {
                     return Ok((Vec::new(), ()));
                 }
-                let record = issue::certify_agent(key, authority, id, &name, None, None, now)
-                    .map_err(fail::issue)?;
+                let record =
+                    issue::certify_agent(key, authority, &agent.key, &name, None, None, now)
+                        .map_err(fail::issue)?;
                 Ok((vec![record], ()))
             })
             .await?;

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use axum::http::StatusCode;
 use rhizome_identity::{AgentId, Hash, SpaceId};
 use rhizome_sandbox::{
-    Progress as SandboxProgress, SandboxInfo, SandboxSpec, SandboxState,
+    FileDownload, Progress as SandboxProgress, SandboxInfo, SandboxSpec, SandboxState,
     channel::ExecHandle, image::ImageInfo,
 };
+use tokio::io::AsyncRead;
 
 use super::{fail, names::Names, node::Node};
 use crate::{
@@ -159,6 +160,39 @@ impl Node {
         let entries =
             entries.into_iter().map(|entry| file_entry(entry.name, &entry.stat)).collect();
         Ok(DirListing { schema: SCHEMA, entries })
+    }
+
+    pub(crate) async fn make_dir(
+        &self,
+        wanted: &str,
+        path: &str,
+        mode: u32,
+    ) -> Result<(), ApiError> {
+        let id = self.find_sandbox(wanted)?.id;
+        let made = self.sandboxes()?.make_dir(&id, path, mode).await;
+        made.map_err(|error| fail::sandbox(&error))
+    }
+
+    pub(crate) async fn read_file(
+        &self,
+        wanted: &str,
+        path: &str,
+    ) -> Result<FileDownload, ApiError> {
+        let id = self.find_sandbox(wanted)?.id;
+        let opened = self.sandboxes()?.read_file(&id, path).await;
+        opened.map_err(|error| fail::sandbox(&error))
+    }
+
+    pub(crate) async fn write_file(
+        &self,
+        wanted: &str,
+        path: &str,
+        mode: u32,
+        reader: impl AsyncRead + Send + Unpin,
+    ) -> Result<u64, ApiError> {
+        let id = self.find_sandbox(wanted)?.id;
+        let written = self.sandboxes()?.write_file(&id, path, mode, reader).await;
+        written.map_err(|error| fail::sandbox(&error))
     }
 
     /// Builds an image, or finds it built.

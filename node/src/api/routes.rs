@@ -1,0 +1,254 @@
+//! Which request goes where. `docs/api.md` lists them for people.
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json, Router,
+    extract::{Path, State},
+    http::{Method, StatusCode, Uri},
+    response::Response,
+    routing::{get, post},
+};
+use serde::Deserialize;
+
+use super::{
+    extract::{JsonBody, Lines, Params},
+    sandbox_routes,
+    types::{
+        Done,
+        context::{CheckpointBody, Context, ContextParams, Contexts, ContextsParams},
+        memory::{
+            ListParams, MemoryList, MemoryShown, PublishBody, Published, RecallBody, Recalled,
+            WatchParams, Why,
+        },
+        mesh::{
+            AgentBody, AgentCreated, Agents, Founded, InitBody, InviteBody, InviteCreated, Invites,
+            JoinBody, Joined, Peers, SpaceBody, SpaceCreated, Spaces,
+        },
+        node::{Doctor, SelfInfo, Status},
+    },
+};
+use crate::{
+    daemon::{caller::Caller, memory::WatchStart, node::Node},
+    error::ApiError,
+};
+
+type Answer<T> = Result<Json<T>, ApiError>;
+
+/// Every route, for whoever can open the node's socket.
+pub(crate) fn owner(node: Arc<Node>) -> Router {
+    shared()
+        .merge(sandbox_routes::routes())
+        .route("/v1/status", get(status))
+        .route("/v1/peers", get(peers))
+        .route("/v1/mesh/init", post(init))
+        .route("/v1/mesh/join", post(join))
+        .route("/v1/invites", get(invites).post(create_invite))
+        .route("/v1/spaces", get(spaces).post(create_space))
+        .route("/v1/agents", get(agents).post(create_agent))
+        .route("/v1/doctor", get(doctor))
+        .route("/v1/down", post(down))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(Extension(Caller::Owner))
+        .with_state(node)
+}
+
+/// What a guest may ask too; `caller` goes with every request.
+pub(crate) fn guest(node: Arc<Node>, caller: Caller) -> Router {
+    shared()
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(Extension(caller))
+        .with_state(node)
+}
+
+fn shared() -> Router<Arc<Node>> {
+    Router::new()
+        .route("/v1/self", get(self_info))
+        .route("/v1/memory", get(list).post(publish))
+        .route("/v1/memory/{doc}", get(show))
+        .route("/v1/recall", post(recall))
+        .route("/v1/why/{fragment}", get(why))
+        .route("/v1/watch", get(watch))
+        .route("/v1/context", get(context))
+        .route("/v1/context/checkpoint", post(checkpoint))
+        .route("/v1/contexts", get(contexts))
+}
+
+async fn no_route(uri: Uri) -> ApiError {
+    let path: String = uri.path().chars().take(120).collect();
+    ApiError::new(StatusCode::NOT_FOUND, "no_route", format!("there is nothing at `{path}`"))
+}
+
+async fn no_method(method: Method, uri: Uri) -> ApiError {
+    let path: String = uri.path().chars().take(120).collect();
+    let method: String = method.as_str().chars().take(16).collect();
+    let message = format!("`{path}` does not take {method}");
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "no_method", message)
+}
+
+async fn self_info(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+) -> Answer<SelfInfo> {
+    node.self_info(&caller).await.map(Json)
+}
+
+async fn publish(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+    JsonBody(body): JsonBody<PublishBody>,
+) -> Answer<Published> {
+    node.publish(&caller, body).await.map(Json)
+}
+
+async fn recall(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+    JsonBody(body): JsonBody<RecallBody>,
+) -> Answer<Recalled> {
+    node.recall(&caller, body).await.map(Json)
+}
+
+async fn list(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+    Params(params): Params<ListParams>,
+) -> Answer<MemoryList> {
+    node.list(&caller, params).await.map(Json)
+}
+
+/// The query of `GET /v1/memory/{doc}`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ShowParams {
+    space: Option<String>,
+}
+
+async fn show(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+    Path(doc): Path<String>,
+    Params(params): Params<ShowParams>,
+) -> Answer<MemoryShown> {
+    node.show(&caller, &doc, params.space.as_deref()).await.map(Json)
+}
+
+async fn why(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+    Path(fragment): Path<String>,
+) -> Answer<Why> {
+    node.why(&caller, &fragment).await.map(Json)
+}
+
+async fn watch(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+    Params(params): Params<WatchParams>,
+) -> Result<Response, ApiError> {
+    let scope = caller.readable(&node, params.space.as_deref())?;
+    let start = WatchStart::parse(&params)?;
+    let permit = caller.stream_permit(&node)?;
+    let (lines, response) = Lines::answer();
+    let watching = Arc::clone(&node).watch(scope, start, permit, lines);
+    node.tasks.spawn(watching);
+    Ok(response)
+}
+
+async fn checkpoint(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+    JsonBody(body): JsonBody<CheckpointBody>,
+) -> Answer<Published> {
+    node.checkpoint(&caller, body).await.map(Json)
+}
+
+async fn context(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+    Params(params): Params<ContextParams>,
+) -> Answer<Context> {
+    node.context(&caller, params).await.map(Json)
+}
+
+async fn contexts(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+    Params(params): Params<ContextsParams>,
+) -> Answer<Contexts> {
+    node.contexts(&caller, params).await.map(Json)
+}
+
+async fn status(State(node): State<Arc<Node>>) -> Answer<Status> {
+    node.status().await.map(Json)
+}
+
+async fn peers(State(node): State<Arc<Node>>) -> Answer<Peers> {
+    node.peers().map(Json)
+}
+
+async fn init(
+    State(node): State<Arc<Node>>,
+    JsonBody(body): JsonBody<InitBody>,
+) -> Answer<Founded> {
+    node.init(body).await.map(Json)
+}
+
+async fn join(State(node): State<Arc<Node>>, JsonBody(body): JsonBody<JoinBody>) -> Answer<Joined> {
+    node.join(body).await.map(Json)
+}
+
+async fn invites(State(node): State<Arc<Node>>) -> Answer<Invites> {
+    node.invites().map(Json)
+}
+
+async fn create_invite(
+    State(node): State<Arc<Node>>,
+    JsonBody(body): JsonBody<InviteBody>,
+) -> Answer<InviteCreated> {
+    node.create_invite(body).await.map(Json)
+}
+
+async fn spaces(State(node): State<Arc<Node>>) -> Answer<Spaces> {
+    node.spaces().await.map(Json)
+}
+
+async fn create_space(
+    State(node): State<Arc<Node>>,
+    JsonBody(body): JsonBody<SpaceBody>,
+) -> Answer<SpaceCreated> {
+    node.create_space(body).await.map(Json)
+}
+
+async fn agents(State(node): State<Arc<Node>>) -> Answer<Agents> {
+    node.agents_list().map(Json)
+}
+
+async fn create_agent(
+    State(node): State<Arc<Node>>,
+    JsonBody(body): JsonBody<AgentBody>,
+) -> Answer<AgentCreated> {
+    node.create_agent(body).await.map(Json)
+}
+
+/// The query of `GET /v1/doctor`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DoctorParams {
+    /// 1 to boot once more instead of trusting what an earlier boot found.
+    probe: Option<u8>,
+}
+
+async fn doctor(
+    State(node): State<Arc<Node>>,
+    Params(params): Params<DoctorParams>,
+) -> Answer<Doctor> {
+    node.doctor(params.probe == Some(1)).await.map(Json)
+}
+
+async fn down(State(node): State<Arc<Node>>) -> Json<Done> {
+    // The connection finishes its answer before it heeds the stop.
+    node.stop.cancel();
+    Json(Done::default())
+}

@@ -1,0 +1,265 @@
+//! The routes of sandboxes and images, for the node's own socket alone.
+use std::sync::Arc;
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::{Path, Request, State},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{get, post, put},
+};
+use futures::TryStreamExt;
+use hyper::upgrade::OnUpgrade;
+use rhizome_sandbox::{Progress as SandboxProgress, ProgressEvent};
+use serde::Serialize;
+use tokio_util::io::{ReaderStream, StreamReader};
+
+use super::{
+    exec_frame::PROTOCOL,
+    exec_pump::pump,
+    extract::{JsonBody, Lines, Params, parse_json, read_body},
+    types::{
+        Done, Progress, ProgressLine, SCHEMA,
+        sandbox::{
+            DirListing, ExecBody, FileStat, FileWritten, ImageBody, Images, PathParams,
+            SandboxBody, SandboxCreated, Sandboxes,
+        },
+    },
+};
+use crate::{
+    daemon::node::Node,
+    error::ApiError,
+};
+
+type Answer<T> = Result<Json<T>, ApiError>;
+type Shared = State<Arc<Node>>;
+
+/// Permission bits of a file that is written without saying which.
+const FILE_MODE: u32 = 0o644;
+/// Permission bits of a directory that is made without saying which.
+const DIR_MODE: u32 = 0o755;
+
+pub(super) fn routes() -> Router<Arc<Node>> {
+    Router::new()
+        .route("/v1/sandboxes", get(list).post(create))
+        .route("/v1/sandboxes/{sandbox}", get(show).delete(kill))
+        .route("/v1/sandboxes/{sandbox}/exec", post(exec))
+        .route("/v1/sandboxes/{sandbox}/logs", get(logs))
+        .route("/v1/sandboxes/{sandbox}/file", get(read_file).put(write_file))
+        .route("/v1/sandboxes/{sandbox}/stat", get(stat))
+        .route("/v1/sandboxes/{sandbox}/dir", put(make_dir).get(list_dir))
+        .route("/v1/images", get(images).post(build_image))
+}
+
+async fn list(State(node): Shared) -> Answer<Sandboxes> {
+    node.list_sandboxes().map(Json)
+}
+
+async fn show(State(node): Shared, Path(sandbox): Path<String>) -> Answer<SandboxCreated> {
+    node.show_sandbox(&sandbox).map(Json)
+}
+
+async fn create(
+    State(node): Shared,
+    JsonBody(body): JsonBody<SandboxBody>,
+) -> Result<Response, ApiError> {
+    node.sandboxes()?;
+    Ok(with_progress(node, move |node, progress| async move {
+        node.create_sandbox(body, progress).await
+    }))
+}
+
+async fn kill(State(node): Shared, Path(sandbox): Path<String>) -> Answer<Done> {
+    node.kill_sandbox(&sandbox).await?;
+    Ok(Json(Done::default()))
+}
+
+async fn logs(State(node): Shared, Path(sandbox): Path<String>) -> Result<String, ApiError> {
+    node.sandbox_logs(&sandbox).await
+}
+
+async fn images(State(node): Shared) -> Answer<Images> {
+    node.images().await.map(Json)
+}
+
+async fn build_image(
+    State(node): Shared,
+    JsonBody(body): JsonBody<ImageBody>,
+) -> Result<Response, ApiError> {
+    node.sandboxes()?;
+    Ok(with_progress(node, move |node, progress| async move {
+        node.build_image(body, progress).await
+    }))
+}
+
+/// Answers with the progress of `work` and then its result, line by line.
+///
+/// The work goes on when nobody reads any more: half an image helps no one.
+fn with_progress<T, F>(
+    node: Arc<Node>,
+    work: impl FnOnce(Arc<Node>, SandboxProgress) -> F,
+) -> Response
+where
+    T: Serialize + Send,
+    F: Future<Output = Result<T, ApiError>> + Send + 'static,
+{
+    let (lines, response) = Lines::answer();
+    let sender = lines.clone();
+    let progress: SandboxProgress = Arc::new(move |event: ProgressEvent<'_>| {
+        sender.try_send(&ProgressLine::<()>::Progress(Progress {
+            step: event.step.to_owned(),
+            detail: event.detail.to_owned(),
+            done: event.done,
+            total: event.total,
+        }));
+    });
+    let work = work(Arc::clone(&node), progress);
+    node.tasks.spawn(async move {
+        let last = match work.await {
+            Ok(done) => ProgressLine::Done(done),
+            Err(error) => ProgressLine::Failed(error.into_info()),
+        };
+        let _ = lines.send(&last).await;
+    });
+    response
+}
+
+async fn exec(
+    State(node): Shared,
+    Path(sandbox): Path<String>,
+    mut request: Request,
+) -> Result<Response, ApiError> {
+    if !asks_for_upgrade(request.headers()) {
+        let message = "a command runs over an upgraded connection";
+        return Err(ApiError::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", message)
+            .hint(format!("send `Connection: upgrade` and `Upgrade: {PROTOCOL}`")));
+    }
+    let upgrade = request.extensions_mut().remove::<OnUpgrade>();
+    let upgrade = upgrade.ok_or_else(|| ApiError::bad_request("this connection cannot be upgraded"))?;
+    let body: ExecBody = parse_json(&read_body(request.into_body()).await?)?;
+    let stdin = body.stdin;
+    let handle = node.exec(&sandbox, body).await?;
+    node.tasks.spawn(async move {
+        match upgrade.await {
+            Ok(connection) => pump(connection, handle, stdin).await,
+            // Dropping the handle ends the command.
+            Err(error) => tracing::debug!(%error, "an exec connection was not upgraded"),
+        }
+    });
+    let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, PROTOCOL)];
+    Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())
+}
+
+fn asks_for_upgrade(headers: &HeaderMap) -> bool {
+    let has = |name, wanted: &str| {
+        headers
+            .get_all(name)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .any(|word| word.trim().eq_ignore_ascii_case(wanted))
+    };
+    has(header::CONNECTION, "upgrade") && has(header::UPGRADE, PROTOCOL)
+}
+
+async fn stat(
+    State(node): Shared,
+    Path(sandbox): Path<String>,
+    Params(params): Params<PathParams>,
+) -> Answer<FileStat> {
+    node.stat(&sandbox, &absolute(&params)?).await.map(Json)
+}
+
+async fn list_dir(
+    State(node): Shared,
+    Path(sandbox): Path<String>,
+    Params(params): Params<PathParams>,
+) -> Answer<DirListing> {
+    node.list_dir(&sandbox, &absolute(&params)?).await.map(Json)
+}
+
+async fn make_dir(
+    State(node): Shared,
+    Path(sandbox): Path<String>,
+    Params(params): Params<PathParams>,
+) -> Answer<Done> {
+    let mode = mode(&params, DIR_MODE)?;
+    node.make_dir(&sandbox, &absolute(&params)?, mode).await?;
+    Ok(Json(Done::default()))
+}
+
+async fn read_file(
+    State(node): Shared,
+    Path(sandbox): Path<String>,
+    Params(params): Params<PathParams>,
+) -> Result<Response, ApiError> {
+    let file = node.read_file(&sandbox, &absolute(&params)?).await?;
+    let mut response = Body::from_stream(ReaderStream::new(file.reader)).into_response();
+    let headers = response.headers_mut();
+    // A guest that sends less than it announced breaks the connection, which the client sees.
+    headers.insert(header::CONTENT_LENGTH, file.size.into());
+    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/octet-stream"));
+    let mode = format!("{:o}", file.mode & 0o7777);
+    headers.insert("rhizome-mode", mode.parse().expect("octal digits make a header"));
+    Ok(response)
+}
+
+async fn write_file(
+    State(node): Shared,
+    Path(sandbox): Path<String>,
+    Params(params): Params<PathParams>,
+    body: Body,
+) -> Answer<FileWritten> {
+    let mode = mode(&params, FILE_MODE)?;
+    let stream = body.into_data_stream().map_err(std::io::Error::other);
+    let reader = StreamReader::new(stream);
+    let bytes = node.write_file(&sandbox, &absolute(&params)?, mode, reader).await?;
+    Ok(Json(FileWritten { schema: SCHEMA, bytes }))
+}
+
+fn absolute(params: &PathParams) -> Result<String, ApiError> {
+    if params.path.starts_with('/') && !params.path.contains('\0') {
+        return Ok(params.path.clone());
+    }
+    Err(ApiError::bad_request("a path in a sandbox begins with `/`"))
+}
+
+fn mode(params: &PathParams, default: u32) -> Result<u32, ApiError> {
+    let Some(text) = &params.mode else { return Ok(default) };
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o7777 => Ok(mode),
+        _ => Err(ApiError::bad_request("`mode` is octal permission bits, such as 755")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upgrade_is_asked_for_by_both_headers() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::UPGRADE, "rhizome-exec/1".parse().unwrap());
+        assert!(!asks_for_upgrade(&headers));
+        headers.insert(header::CONNECTION, "keep-alive, Upgrade".parse().unwrap());
+        assert!(asks_for_upgrade(&headers));
+        headers.insert(header::UPGRADE, "websocket".parse().unwrap());
+        assert!(!asks_for_upgrade(&headers));
+    }
+
+    #[test]
+    fn modes_and_paths_are_checked() {
+        let params = |path: &str, mode: Option<&str>| PathParams {
+            path: path.into(),
+            mode: mode.map(Into::into),
+        };
+        assert_eq!(mode(&params("/a", None), FILE_MODE).unwrap(), 0o644);
+        assert_eq!(mode(&params("/a", Some("755")), FILE_MODE).unwrap(), 0o755);
+        for bad in ["8", "-1", "17777", "rwx", ""] {
+            assert!(mode(&params("/a", Some(bad)), FILE_MODE).is_err(), "{bad}");
+        }
+        assert!(absolute(&params("a", None)).is_err());
+        assert!(absolute(&params("/a\0b", None)).is_err());
+    }
+}

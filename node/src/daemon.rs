@@ -1,0 +1,283 @@
+//! The daemon: the parts of a node, started in order, served, and stopped in reverse.
+//!
+//! Start: lock the data directory, load the keys, open the replica, start the network, open the
+//! sandboxes, listen. A machine that can run no sandboxes still remembers: that half then answers
+//! with the reason. Stop, on SIGTERM, SIGINT or `POST /v1/down`: no new connections, finish what is
+//! being answered, end the sandboxes, say goodbye to the peers, close the replica.
+
+pub(crate) mod caller;
+mod context;
+mod detach;
+mod doctor;
+mod fail;
+pub(crate) mod memory;
+mod mesh;
+mod names;
+pub(crate) mod node;
+pub(crate) mod sandbox;
+mod status;
+
+use std::{
+    error::Error,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::http::StatusCode;
+use rhizome_identity::{KeyFileError, NodeKey, keyfile};
+use rhizome_memory::{OpenError, Replica, ReplicaConfig};
+use rhizome_mesh::net::{Mesh, MeshConfig};
+use rhizome_sandbox::{DoorConnection, SandboxConfig, Sandboxes};
+use tokio::{
+    net::UnixListener,
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{info, warn};
+
+pub use self::detach::detach;
+use self::node::{Node, Parts, blocking};
+use crate::{
+    agents::{self, AgentKeys, AgentKeysError},
+    api::listen,
+    config::{Config, ConfigError, UpFlags},
+    datadir::{DataDir, DataDirError},
+    door,
+    error::ApiError,
+};
+
+/// How long requests and streams may take to end once the daemon stops.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+
+/// Runs the daemon on `data_dir` until it is told to stop.
+///
+/// Once it answers it says so: to the process that detached it, if one did, and in the log.
+///
+/// # Errors
+/// [`StartError`] if a part cannot be started; a part that fails later is logged.
+pub async fn run(data_dir: &Path, flags: UpFlags) -> Result<(), StartError> {
+    init_log();
+    let daemon = Daemon::start(data_dir, flags).await?;
+    detach::signal_ready();
+    let signalled = stop_signal()?;
+    tokio::select! {
+        name = signalled => info!(signal = name, "stopping"),
+        () = daemon.stopped() => info!("stopping on request"),
+    }
+    daemon.shutdown().await;
+    Ok(())
+}
+
+/// A running daemon, in this process.
+#[derive(Debug)]
+pub struct Daemon {
+    node: Arc<Node>,
+}
+
+impl Daemon {
+    /// Starts every part; returns once the API listens.
+    ///
+    /// # Errors
+    /// The first part that cannot be started. What was started before is stopped again.
+    pub async fn start(data_dir: &Path, flags: UpFlags) -> Result<Self, StartError> {
+        let data = DataDir::lock(data_dir)?;
+        let config = Config::load(data.path(), flags)?;
+        let key: NodeKey = agents::load_or_make(&data.join("node.key"), keyfile::KeyKind::Node)
+            .map_err(StartError::Key)?
+            .into();
+        let agents = AgentKeys::open(data.path(), &config.name)?;
+        let (replica, opened_in) = open_replica(&data, &key).await?;
+        let mesh_config = MeshConfig {
+            bind: config.bind,
+            advertise: config.advertise.clone(),
+            mdns: config.mdns,
+            data_dir: data.join("net"),
+            node_name: config.name.clone(),
+        };
+        let mesh =
+            Mesh::start(mesh_config, &key, replica.clone()).await.map_err(StartError::Mesh)?;
+        let (sandboxes, doors) = open_sandboxes(&config).await;
+        // Last, because whoever can connect expects everything behind it to work.
+        let listener = UnixListener::from_std(data.bind_socket()?).map_err(StartError::Listen)?;
+        let node = Arc::new(Node::new(Parts {
+            config,
+            data,
+            key,
+            replica,
+            mesh,
+            sandboxes,
+            agents,
+            opened_in_ms: u64::try_from(opened_in.as_millis()).unwrap_or(u64::MAX),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        }));
+        node.tasks.spawn(listen::listen(Arc::clone(&node), listener));
+        if let Some(doors) = doors {
+            node.tasks.spawn(door::serve_doors(Arc::clone(&node), doors));
+        }
+        info!(node = %node.id().fmt_short(), socket = %node.data.socket().display(), "ready");
+        Ok(Self { node })
+    }
+
+    /// Returns where the API listens.
+    pub fn socket(&self) -> &Path {
+        self.node.data.socket()
+    }
+
+    /// Waits until somebody asked it to stop.
+    pub async fn stopped(&self) {
+        self.node.stop.cancelled().await;
+    }
+
+    /// Stops every part, in reverse; takes a few seconds at most.
+    pub async fn shutdown(&self) {
+        let node = &self.node;
+        node.stop.cancel();
+        node.tasks.close();
+        // Sandboxes first: their end is what running commands wait for.
+        if let Ok(sandboxes) = node.sandboxes() {
+            sandboxes.shutdown().await;
+        }
+        if tokio::time::timeout(SHUTDOWN_GRACE, node.tasks.wait()).await.is_err() {
+            warn!(left = node.tasks.len(), "tasks outlived the shutdown grace period");
+        }
+        node.mesh.shutdown().await;
+        let replica = node.replica.clone();
+        match blocking(move || replica.close()).await {
+            Ok(Ok(())) => info!("stopped"),
+            Ok(Err(error)) => warn!(%error, "the replica did not close cleanly"),
+            Err(error) => warn!(%error, "the replica did not close cleanly"),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+}
+
+async fn open_replica(data: &DataDir, key: &NodeKey) -> Result<(Replica, Duration), StartError> {
+    let (path, key) = (data.path().to_owned(), key.clone());
+    let begun = Instant::now();
+    let opened = blocking(move || Replica::open(&path, key, ReplicaConfig::default())).await;
+    let replica = opened.map_err(StartError::Panicked)?.map_err(StartError::Replica)?;
+    let report = replica.recovery();
+    if !report.is_clean() {
+        warn!(notes = ?report.notes(), "the store was opened after repair");
+    }
+    Ok((replica, begun.elapsed()))
+}
+
+type Doors = mpsc::Receiver<DoorConnection>;
+
+/// Opens the sandbox half, or says why there is none.
+async fn open_sandboxes(config: &Config) -> (Result<Sandboxes, ApiError>, Option<Doors>) {
+    let unavailable = |message: &str| {
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no_sandboxes", message)
+            .hint("`rhizome doctor` says what is missing")
+    };
+    if !config.sandboxes {
+        let error = unavailable("this node was started without sandboxes")
+            .hint("start it again without `--no-sandboxes`");
+        return (Err(error), None);
+    }
+    match Sandboxes::open(sandbox_config(config)).await {
+        Ok((sandboxes, doors)) => (Ok(sandboxes), Some(doors)),
+        Err(error) => {
+            warn!(%error, "this node runs no sandboxes");
+            let cause: &(dyn Error + 'static) = &error;
+            let failed = unavailable("this node cannot run sandboxes").caused_by(Some(cause));
+            (Err(failed.maybe_hint(error.hint())), None)
+        }
+    }
+}
+
+pub(crate) fn sandbox_config(config: &Config) -> SandboxConfig {
+    let mut sandbox = SandboxConfig::new(config.data_dir.join("sandboxes"));
+    sandbox.images_dir.clone_from(&config.images_dir);
+    sandbox.kernel.clone_from(&config.kernel);
+    sandbox.qemu.clone_from(&config.qemu);
+    sandbox.accel = config.accel;
+    sandbox
+}
+
+fn stop_signal() -> Result<impl Future<Output = &'static str>, StartError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(StartError::Signal)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(StartError::Signal)?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        }
+    })
+}
+
+fn init_log() {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("RHIZOME_LOG")
+        .unwrap_or_else(|_| EnvFilter::new("warn,rhizome=info,rhizome_node=info"));
+    // A process that has a subscriber already, such as a test, keeps it.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .try_init();
+}
+
+/// Why a daemon did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The node's key cannot be used.
+    #[error("cannot use the key of this node")]
+    Key(#[source] KeyFileError),
+    /// The key of an agent cannot be used.
+    #[error("cannot use the keys of this node's agents")]
+    Agents(#[from] AgentKeysError),
+    /// The replica cannot be opened.
+    #[error("cannot open what this node remembers")]
+    Replica(#[source] OpenError),
+    /// The replica panicked while it opened.
+    #[error("opening what this node remembers ended in a panic")]
+    Panicked(#[source] ApiError),
+    /// The network could not be started.
+    #[error("cannot start the network")]
+    Mesh(#[source] rhizome_mesh::net::StartError),
+    /// The API cannot listen.
+    #[error("cannot listen on the API's socket")]
+    Listen(#[source] std::io::Error),
+    /// Signals cannot be received.
+    #[error("cannot receive signals")]
+    Signal(#[source] std::io::Error),
+    /// The background process could not be started.
+    #[error("cannot start the daemon in the background")]
+    Spawn(#[source] std::io::Error),
+    /// The background process ended before it was ready; these are its last words.
+    #[error("the daemon did not start: {last_words}")]
+    Died {
+        /// What it said last.
+        last_words: String,
+    },
+}
+
+impl StartError {
+    /// Returns what the reader can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::DataDir(error) => error.hint(),
+            Self::Key(error) => error.hint(),
+            Self::Agents(error) => error.hint(),
+            Self::Replica(error) => error.hint(),
+            Self::Mesh(error) => error.hint(),
+            _ => None,
+        }
+    }
+}

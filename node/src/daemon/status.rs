@@ -1,0 +1,127 @@
+//! Who and how this node is.
+use rhizome_identity::Role;
+
+use super::{
+    caller::Caller,
+    names::Names,
+    node::{Node, blocking},
+};
+use crate::{
+    api::types::{
+        SCHEMA,
+        node::{Recovery, SandboxSummary, SelfInfo, SelfSpace, Status},
+    },
+    error::ApiError,
+};
+
+impl Node {
+    /// Says who asks, as the node sees it.
+    pub(crate) async fn self_info(&self, caller: &Caller) -> Result<SelfInfo, ApiError> {
+        let agent = match caller {
+            // A node without a mesh has no certified agent; that is no error here.
+            Caller::Owner if self.need_mesh().is_err() => None,
+            Caller::Guest(guest) if guest.agent.is_none() => None,
+            _ => Some(caller.agent(self, None).await?),
+        };
+        let authority = self.replica.authority();
+        let names = Names(&authority);
+        let mine = match agent {
+            None => Vec::new(),
+            Some(_) => caller.spaces(self, &authority)?,
+        };
+        let spaces = mine.iter().map(|id| SelfSpace {
+            id: id.to_string(),
+            name: names.space(id).name,
+            role: authority.role_in(&self.id(), id).map(|role| role.to_string()).unwrap_or_default(),
+        });
+        Ok(SelfInfo {
+            schema: SCHEMA,
+            agent: agent.map(|agent| names.agent(&agent.id())),
+            node: self.named(),
+            sandbox: caller.guest().map(|guest| guest.sandbox.clone()),
+            image: caller.guest().map(|guest| guest.image.clone()),
+            fingerprint: caller.fingerprint(self).to_string(),
+            spaces: spaces.collect(),
+        })
+    }
+
+    /// Says how the node is.
+    pub(crate) async fn status(&self) -> Result<Status, ApiError> {
+        let authority = self.replica.authority();
+        let peers = self.mesh.peers();
+        let connected =
+            peers.iter().filter(|peer| peer.state == rhizome_mesh::net::PeerState::Connected).count();
+        let role = authority.member(&self.id()).map(|member| member.role);
+        let spaces = self.space_list(|space| {
+            space.role.as_deref().and_then(|role| role.parse::<Role>().ok()).is_some()
+        });
+        let free = self.data.free_bytes().unwrap_or_default();
+        Ok(Status {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node: self.named(),
+            mesh: self.mesh_named(),
+            role: role.map(|role| role.to_string()),
+            root: self.data.join("root.key").exists(),
+            data_dir: self.data.path().display().to_string(),
+            socket: self.data.socket().display().to_string(),
+            addrs: self.mesh.local_addrs().iter().map(ToString::to_string).collect(),
+            pid: std::process::id(),
+            started_ms: self.started_ms,
+            resident_bytes: blocking(resident_bytes).await?,
+            disk_free_bytes: free,
+            spaces,
+            members: authority.members().count(),
+            connected,
+            sandboxes: self.sandbox_summary(),
+            recovery: self.recovery(),
+        })
+    }
+
+    fn sandbox_summary(&self) -> SandboxSummary {
+        let sandboxes = match self.sandboxes() {
+            Ok(sandboxes) => sandboxes,
+            Err(error) => {
+                let causes = error.info().causes.iter();
+                let problem = std::iter::once(error.to_string()).chain(causes.cloned());
+                return SandboxSummary {
+                    problem: Some(problem.collect::<Vec<_>>().join(": ")),
+                    ..SandboxSummary::default()
+                };
+            }
+        };
+        let all = sandboxes.list();
+        let living: Vec<_> = all.iter().filter(|info| !info.state.has_ended()).collect();
+        let is_ready = |info: &&&rhizome_sandbox::SandboxInfo| {
+            info.state == rhizome_sandbox::SandboxState::Ready
+        };
+        SandboxSummary {
+            available: true,
+            problem: None,
+            accel: all.first().map(|info| info.accel.to_string()),
+            ready: living.iter().filter(is_ready).count(),
+            total: living.len(),
+        }
+    }
+
+    fn recovery(&self) -> Recovery {
+        let report = self.replica.recovery();
+        Recovery {
+            clean: report.is_clean(),
+            took_ms: self.opened_in_ms,
+            items: report.items(),
+            torn_bytes: report.torn_bytes(),
+            damaged: report.damaged(),
+            index_rebuilt: report.index_rebuilt(),
+            notes: report.notes(),
+        }
+    }
+}
+
+/// Returns the memory of this process that is in RAM; 0 where the system does not say.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0).saturating_mul(1024)
+}
