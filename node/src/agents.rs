@@ -37,7 +37,10 @@ impl AgentKeys {
     pub(crate) fn open(data_dir: &Path, node_name: &str) -> Result<Self, AgentKeysError> {
         let default_path = data_dir.join("agent.key");
         let key = load_or_make(&default_path, keyfile::KeyKind::Agent)?;
-        let default = LocalAgent { name: node_name.to_owned(), key: Arc::new(key.into()) };
+        let default = LocalAgent {
+            name: node_name.to_owned(),
+            key: Arc::new(key.into()),
+        };
         let dir = data_dir.join("agents");
         let mut named = BTreeMap::new();
         let entries = match fs::read_dir(&dir) {
@@ -45,17 +48,29 @@ impl AgentKeys {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(error),
         };
-        let at_dir = |source| AgentKeysError::Read { path: dir.clone(), source };
+        let at_dir = |source| AgentKeysError::Read {
+            path: dir.clone(),
+            source,
+        };
         for entry in entries.map_err(at_dir)? {
             let file = entry.file_name();
             let name = file.to_str().and_then(|file| file.strip_suffix(".key"));
             // Anything else is a leftover of an editor or a backup, not ours to judge.
-            let Some(name) = name.filter(|name| check_agent_name(name).is_ok()) else { continue };
+            let Some(name) = name.filter(|name| check_agent_name(name).is_ok()) else {
+                continue;
+            };
             let key = keyfile::load(&entry.path(), keyfile::KeyKind::Agent)?;
-            let agent = LocalAgent { name: name.to_owned(), key: Arc::new(key.into()) };
+            let agent = LocalAgent {
+                name: name.to_owned(),
+                key: Arc::new(key.into()),
+            };
             named.insert(name.to_owned(), agent);
         }
-        Ok(Self { dir, default, named: Mutex::new(named) })
+        Ok(Self {
+            dir,
+            default,
+            named: Mutex::new(named),
+        })
     }
 
     pub(crate) fn default_agent(&self) -> &LocalAgent {
@@ -66,7 +81,10 @@ impl AgentKeys {
         if self.default.id() == *id {
             return Some(self.default.clone());
         }
-        self.named().values().find(|agent| agent.id() == *id).cloned()
+        self.named()
+            .values()
+            .find(|agent| agent.id() == *id)
+            .cloned()
     }
 
     /// Returns the key of `name`, made and durable on disk if it is new.
@@ -81,21 +99,23 @@ impl AgentKeys {
         }
         let path = self.dir.join(format!("{name}.key"));
         let key = load_or_make(&path, keyfile::KeyKind::Agent)?;
-        let agent = LocalAgent { name: name.to_owned(), key: Arc::new(key.into()) };
+        let agent = LocalAgent {
+            name: name.to_owned(),
+            key: Arc::new(key.into()),
+        };
         named.insert(name.to_owned(), agent.clone());
         Ok(agent)
     }
 
     fn named(&self) -> MutexGuard<'_, BTreeMap<String, LocalAgent>> {
-        self.named.lock().expect("no code panics while it holds this lock")
+        self.named
+            .lock()
+            .expect("no code panics while it holds this lock")
     }
 }
 
 /// Loads the key at `path`, or makes one and stores it there first.
-pub(crate) fn load_or_make(
-    path: &Path,
-    kind: keyfile::KeyKind,
-) -> Result<SecretKey, KeyFileError> {
+pub(crate) fn load_or_make(path: &Path, kind: keyfile::KeyKind) -> Result<SecretKey, KeyFileError> {
     if fs::symlink_metadata(path).is_ok() {
         return keyfile::load(path, kind);
     }
@@ -112,7 +132,9 @@ pub(crate) fn check_agent_name(name: &str) -> Result<(), AgentKeysError> {
         || name.starts_with('.')
         || !name.chars().all(plain)
     {
-        return Err(AgentKeysError::Name { name: name.chars().take(MAX_NAME_BYTES).collect() });
+        return Err(AgentKeysError::Name {
+            name: name.chars().take(MAX_NAME_BYTES).collect(),
+        });
     }
     Ok(())
 }
@@ -172,9 +194,22 @@ mod tests {
     fn a_name_is_no_way_out_of_the_directory() {
         let temp = tempfile::tempdir().unwrap();
         let keys = AgentKeys::open(temp.path(), "laptop").unwrap();
-        for name in ["", ".", "..", "../x", "a/b", "a\0b", ".hidden", "ü", &"x".repeat(65)] {
+        for name in [
+            "",
+            ".",
+            "..",
+            "../x",
+            "a/b",
+            "a\0b",
+            ".hidden",
+            "ü",
+            &"x".repeat(65),
+        ] {
             let result = keys.make(name);
-            assert!(matches!(result, Err(AgentKeysError::Name { .. })), "{name:?}");
+            assert!(
+                matches!(result, Err(AgentKeysError::Name { .. })),
+                "{name:?}"
+            );
         }
     }
 }

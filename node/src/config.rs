@@ -75,7 +75,12 @@ pub struct UpFlags {
     #[arg(long, value_name = "IP:PORT", env = "RHIZOME_BIND")]
     pub bind: Option<SocketAddr>,
     /// Address to give to others instead of those of the interfaces; may be repeated
-    #[arg(long, value_name = "IP:PORT", env = "RHIZOME_ADVERTISE", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        env = "RHIZOME_ADVERTISE",
+        value_delimiter = ','
+    )]
     pub advertise: Vec<SocketAddr>,
     /// Do not run sandboxes
     #[arg(long)]
@@ -114,8 +119,11 @@ impl UpFlags {
         for addr in &self.advertise {
             push("--advertise", addr.to_string().into());
         }
-        let paths =
-            [("--images-dir", &self.images_dir), ("--kernel", &self.kernel), ("--qemu", &self.qemu)];
+        let paths = [
+            ("--images-dir", &self.images_dir),
+            ("--kernel", &self.kernel),
+            ("--qemu", &self.qemu),
+        ];
         for (name, path) in paths {
             if let Some(path) = path {
                 // The process that takes over may have another working directory.
@@ -160,12 +168,17 @@ impl Config {
     pub fn load(data_dir: &Path, flags: UpFlags) -> Result<Self, ConfigError> {
         let path = data_dir.join("config.json");
         let file = match fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|source| ConfigError::Parse { path: path.clone(), source })?,
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|source| ConfigError::Parse {
+                path: path.clone(),
+                source,
+            })?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => ConfigFile::default(),
             Err(source) => return Err(ConfigError::Read { path, source }),
         };
-        Self::defaults(data_dir).with_file(file).with_flags(flags).checked()
+        Self::defaults(data_dir)
+            .with_file(file)
+            .with_flags(flags)
+            .checked()
     }
 
     fn with_file(self, file: ConfigFile) -> Self {
@@ -179,7 +192,10 @@ impl Config {
             images_dir: file
                 .images_dir
                 .map_or(self.images_dir, |path| self.data_dir.join(path)),
-            kernel: file.kernel.map(|path| self.data_dir.join(path)).or(self.kernel),
+            kernel: file
+                .kernel
+                .map(|path| self.data_dir.join(path))
+                .or(self.kernel),
             qemu: file.qemu.or(self.qemu),
             accel: file.accel.unwrap_or(self.accel),
             data_dir: self.data_dir,
@@ -190,7 +206,11 @@ impl Config {
         Self {
             name: flags.name.unwrap_or(self.name),
             bind: flags.bind.unwrap_or(self.bind),
-            advertise: if flags.advertise.is_empty() { self.advertise } else { flags.advertise },
+            advertise: if flags.advertise.is_empty() {
+                self.advertise
+            } else {
+                flags.advertise
+            },
             mdns: self.mdns && !flags.no_mdns,
             sandboxes: self.sandboxes && !flags.no_sandboxes,
             images_dir: flags.images_dir.unwrap_or(self.images_dir),
@@ -203,7 +223,10 @@ impl Config {
 
     fn checked(self) -> Result<Self, ConfigError> {
         check_name(&self.name)?;
-        if let Some(addr) = self.advertise.iter().find(|a| a.port() == 0 || a.ip().is_unspecified())
+        if let Some(addr) = self
+            .advertise
+            .iter()
+            .find(|a| a.port() == 0 || a.ip().is_unspecified())
         {
             return Err(ConfigError::Advertise { addr: *addr });
         }
@@ -217,9 +240,14 @@ impl Config {
 /// [`ConfigError::Name`] if it is empty, longer than 64 bytes or holds control characters.
 pub fn check_name(name: &str) -> Result<(), ConfigError> {
     let trimmed = name.trim() == name;
-    if name.is_empty() || name.len() > MAX_NAME_BYTES || !trimmed || name.chars().any(char::is_control)
+    if name.is_empty()
+        || name.len() > MAX_NAME_BYTES
+        || !trimmed
+        || name.chars().any(char::is_control)
     {
-        return Err(ConfigError::Name { name: name.chars().take(MAX_NAME_BYTES).collect() });
+        return Err(ConfigError::Name {
+            name: name.chars().take(MAX_NAME_BYTES).collect(),
+        });
     }
     Ok(())
 }
@@ -228,7 +256,11 @@ fn host_name() -> String {
     let name = rustix::system::uname();
     let name = name.nodename().to_string_lossy();
     let first = name.split('.').next().unwrap_or_default();
-    if check_name(first).is_ok() { first.to_owned() } else { "node".to_owned() }
+    if check_name(first).is_ok() {
+        first.to_owned()
+    } else {
+        "node".to_owned()
+    }
 }
 
 /// Why a configuration cannot be used.
@@ -252,7 +284,9 @@ pub enum ConfigError {
         source: serde_json::Error,
     },
     /// A name cannot be used.
-    #[error("the name `{name}` cannot be used: 1 to {MAX_NAME_BYTES} bytes, no control characters, no space at its ends")]
+    #[error(
+        "the name `{name}` cannot be used: 1 to {MAX_NAME_BYTES} bytes, no control characters, no space at its ends"
+    )]
     Name {
         /// The name.
         name: String,
@@ -289,7 +323,10 @@ mod tests {
     #[test]
     fn flags_beat_the_file_and_the_file_beats_defaults() {
         let file = r#"{"name":"file","bind":"127.0.0.1:1","mdns":false,"images_dir":"shared"}"#;
-        let flags = UpFlags { name: Some("flag".into()), ..UpFlags::default() };
+        let flags = UpFlags {
+            name: Some("flag".into()),
+            ..UpFlags::default()
+        };
         let config = load(Some(file), flags).unwrap();
         assert_eq!(config.name, "flag");
         assert_eq!(config.bind, "127.0.0.1:1".parse().unwrap());
@@ -303,7 +340,13 @@ mod tests {
         assert!(matches!(unknown, Err(ConfigError::Parse { .. })));
         let name = load(Some(r#"{"name":"a\nb"}"#), UpFlags::default());
         assert!(matches!(name, Err(ConfigError::Name { .. })));
-        let flags = UpFlags { advertise: vec!["0.0.0.0:1".parse().unwrap()], ..UpFlags::default() };
-        assert!(matches!(load(None, flags), Err(ConfigError::Advertise { .. })));
+        let flags = UpFlags {
+            advertise: vec!["0.0.0.0:1".parse().unwrap()],
+            ..UpFlags::default()
+        };
+        assert!(matches!(
+            load(None, flags),
+            Err(ConfigError::Advertise { .. })
+        ));
     }
 }

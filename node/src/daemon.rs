@@ -38,6 +38,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 pub use self::detach::detach;
+pub(crate) use self::fail::exec as exec_failed;
 use self::node::{Node, Parts, blocking};
 use crate::{
     agents::{self, AgentKeys, AgentKeysError},
@@ -96,8 +97,9 @@ impl Daemon {
             data_dir: data.join("net"),
             node_name: config.name.clone(),
         };
-        let mesh =
-            Mesh::start(mesh_config, &key, replica.clone()).await.map_err(StartError::Mesh)?;
+        let mesh = Mesh::start(mesh_config, &key, replica.clone())
+            .await
+            .map_err(StartError::Mesh)?;
         let (sandboxes, doors) = open_sandboxes(&config).await;
         // Last, because whoever can connect expects everything behind it to work.
         let listener = UnixListener::from_std(data.bind_socket()?).map_err(StartError::Listen)?;
@@ -113,9 +115,11 @@ impl Daemon {
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         }));
-        node.tasks.spawn(listen::listen(Arc::clone(&node), listener));
+        node.tasks
+            .spawn(listen::listen(Arc::clone(&node), listener));
         if let Some(doors) = doors {
-            node.tasks.spawn(door::serve_doors(Arc::clone(&node), doors));
+            node.tasks
+                .spawn(door::serve_doors(Arc::clone(&node), doors));
         }
         info!(node = %node.id().fmt_short(), socket = %node.data.socket().display(), "ready");
         Ok(Self { node })
@@ -140,8 +144,14 @@ impl Daemon {
         if let Ok(sandboxes) = node.sandboxes() {
             sandboxes.shutdown().await;
         }
-        if tokio::time::timeout(SHUTDOWN_GRACE, node.tasks.wait()).await.is_err() {
-            warn!(left = node.tasks.len(), "tasks outlived the shutdown grace period");
+        if tokio::time::timeout(SHUTDOWN_GRACE, node.tasks.wait())
+            .await
+            .is_err()
+        {
+            warn!(
+                left = node.tasks.len(),
+                "tasks outlived the shutdown grace period"
+            );
         }
         node.mesh.shutdown().await;
         let replica = node.replica.clone();
@@ -162,10 +172,12 @@ async fn open_replica(data: &DataDir, key: &NodeKey) -> Result<(Replica, Duratio
     let (path, key) = (data.path().to_owned(), key.clone());
     let begun = Instant::now();
     let opened = blocking(move || Replica::open(&path, key, ReplicaConfig::default())).await;
-    let replica = opened.map_err(StartError::Panicked)?.map_err(StartError::Replica)?;
+    let replica = opened
+        .map_err(StartError::Panicked)?
+        .map_err(StartError::Replica)?;
     let report = replica.recovery();
     if !report.is_clean() {
-        warn!(notes = ?report.notes(), "the store was opened after repair");
+        warn!(notes = ?status::recovery_notes(report), "the store was opened after repair");
     }
     Ok((replica, begun.elapsed()))
 }

@@ -40,7 +40,11 @@ pub fn default_data_dir(
     if is_root {
         return Some(PathBuf::from("/var/lib/rhizome"));
     }
-    let absolute = |name: &str| env(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let absolute = |name: &str| {
+        env(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
     absolute("XDG_DATA_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".local/share")))
         .map(|share| share.join("rhizome"))
@@ -48,7 +52,9 @@ pub fn default_data_dir(
 
 /// Returns [`default_data_dir`] of this very process.
 pub fn this_users_data_dir() -> Option<PathBuf> {
-    default_data_dir(rustix::process::geteuid().is_root(), |name| std::env::var_os(name))
+    default_data_dir(rustix::process::geteuid().is_root(), |name| {
+        std::env::var_os(name)
+    })
 }
 
 /// Returns where the API of the daemon on `dir` listens, whether or not one runs.
@@ -60,7 +66,11 @@ pub fn socket_of(dir: &Path) -> Result<PathBuf, DataDirError> {
     match fs::read(&pointer) {
         Ok(path) => Ok(PathBuf::from(std::ffi::OsStr::from_bytes(&path))),
         Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(dir.join("api.sock")),
-        Err(source) => Err(DataDirError::Io { what: "read", path: pointer, source }),
+        Err(source) => Err(DataDirError::Io {
+            what: "read",
+            path: pointer,
+            source,
+        }),
     }
 }
 
@@ -104,7 +114,10 @@ impl DataDir {
                 let mut text = String::new();
                 // The holder may be just about to write it.
                 let _ = lock.read_to_string(&mut text);
-                return Err(DataDirError::Taken { path: path.clone(), pid: text.trim().parse().ok() });
+                return Err(DataDirError::Taken {
+                    path: path.clone(),
+                    pid: text.trim().parse().ok(),
+                });
             }
             Err(errno) => return Err(at("lock", &pid_path)(errno.into())),
         }
@@ -117,7 +130,11 @@ impl DataDir {
             })
             .map_err(at("write", &pid_path))?;
         let socket = place_socket(path)?;
-        Ok(Self { path: path.clone(), lock, socket })
+        Ok(Self {
+            path: path.clone(),
+            lock,
+            socket,
+        })
     }
 
     /// Returns the directory.
@@ -301,7 +318,10 @@ mod tests {
         let _listener = dir.bind_socket().unwrap();
         let mode = fs::metadata(dir.socket()).unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(socket_of(temp.path()).unwrap(), temp.path().canonicalize().unwrap().join("api.sock"));
+        assert_eq!(
+            socket_of(temp.path()).unwrap(),
+            temp.path().canonicalize().unwrap().join("api.sock")
+        );
     }
 
     #[test]

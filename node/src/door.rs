@@ -57,9 +57,12 @@ pub(crate) async fn serve_doors(node: Arc<Node>, mut doors: mpsc::Receiver<DoorC
             () = node.stop.cancelled() => return,
             connection = doors.recv() => connection,
         };
-        let Some(DoorConnection { sandbox, stream }) = connection else { return };
+        let Some(DoorConnection { sandbox, stream }) = connection else {
+            return;
+        };
         let info = node.sandboxes().and_then(|all| {
-            all.get(&sandbox.to_string()).map_err(|error| ApiError::not_found(error))
+            all.get(&sandbox.to_string())
+                .map_err(|error| ApiError::not_found(error))
         });
         let Ok(info) = info else { continue };
         if !is_alive(&info) {
@@ -67,14 +70,19 @@ pub(crate) async fn serve_doors(node: Arc<Node>, mut doors: mpsc::Receiver<DoorC
         }
         if !limits.contains_key(&sandbox) {
             // As many entries as sandboxes live, give or take those that ended since the last look.
-            let list = node.sandboxes().map(rhizome_sandbox::Sandboxes::list).unwrap_or_default();
+            let list = node
+                .sandboxes()
+                .map(rhizome_sandbox::Sandboxes::list)
+                .unwrap_or_default();
             limits.retain(|id, _| list.iter().any(|info| info.id == *id && is_alive(info)));
         }
-        let limits =
-            limits.entry(sandbox).or_insert_with(|| Arc::new(Limits::new(Instant::now())));
+        let limits = limits
+            .entry(sandbox)
+            .or_insert_with(|| Arc::new(Limits::new(Instant::now())));
         let guest = guest_of(&info, Arc::clone(limits));
         // A connection over the limit is closed unanswered: an answer would cost what is limited.
-        node.tasks.spawn(serve_guest(Arc::clone(&node), guest, stream, STALL_TIMEOUT));
+        node.tasks
+            .spawn(serve_guest(Arc::clone(&node), guest, stream, STALL_TIMEOUT));
     }
 }
 
@@ -96,7 +104,9 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let limits = Arc::clone(&guest.limits);
-    let Some(permit) = limits.connect() else { return };
+    let Some(permit) = limits.connect() else {
+        return;
+    };
     let stop = node.stop.clone();
     let router = routes::guest(node, Caller::Guest(Arc::new(guest)))
         .layer(middleware::from_fn_with_state(limits, take_turn));
@@ -112,7 +122,10 @@ async fn take_turn(State(limits): State<Arc<Limits>>, request: Request, next: Ne
             "rate_limited",
             "this sandbox asks faster than it may",
         )
-        .hint(format!("at most {} requests a second for long", limit::REQUESTS_PER_SECOND));
+        .hint(format!(
+            "at most {} requests a second for long",
+            limit::REQUESTS_PER_SECOND
+        ));
         let mut response = error.into_response();
         let seconds = HeaderValue::from(wait.as_secs() + 1);
         response.headers_mut().insert(header::RETRY_AFTER, seconds);
@@ -126,7 +139,10 @@ async fn take_turn(State(limits): State<Arc<Limits>>, request: Request, next: Ne
     let answered = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await;
     drop(turn);
     answered.unwrap_or_else(|_| {
-        let message = format!("the request took longer than {} s", REQUEST_TIMEOUT.as_secs());
+        let message = format!(
+            "the request took longer than {} s",
+            REQUEST_TIMEOUT.as_secs()
+        );
         ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", message).into_response()
     })
 }

@@ -28,7 +28,9 @@ pub(super) async fn pump(connection: Upgraded, mut handle: ExecHandle, stdin: bo
                 Some(Ok(ExecEvent::Stdout(bytes))) => Frame::Stdout(bytes),
                 Some(Ok(ExecEvent::Stderr(bytes))) => Frame::Stderr(bytes),
                 Some(Ok(ExecEvent::Exit(status))) => break end_of(status),
-                Some(Err(error)) => break ExecEnd::Error(crate::daemon::exec_failed(&error).into_info()),
+                Some(Err(error)) => {
+                    break ExecEnd::Error(crate::daemon::exec_failed(&error).into_info());
+                }
                 None => break ExecEnd::Error(lost().into_info()),
             };
             if sink.send(frame).await.is_err() {

@@ -46,7 +46,11 @@ pub(crate) async fn read_body(body: Body) -> Result<Bytes, ApiError> {
 
 /// Parses a JSON body; an empty one reads as `{}`.
 pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    let bytes = if bytes.iter().all(u8::is_ascii_whitespace) { b"{}" } else { bytes };
+    let bytes = if bytes.iter().all(u8::is_ascii_whitespace) {
+        b"{}"
+    } else {
+        bytes
+    };
     serde_json::from_slice(bytes).map_err(|error| {
         ApiError::bad_request("the request is not the JSON that this route takes")
             .caused_by(Some(&error))
@@ -63,8 +67,10 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         match Query::try_from_uri(&parts.uri) {
             Ok(Query(params)) => Ok(Self(params)),
-            Err(error) => Err(ApiError::bad_request("the query is not one that this route takes")
-                .caused_by(Some(&error))),
+            Err(error) => Err(
+                ApiError::bad_request("the query is not one that this route takes")
+                    .caused_by(Some(&error)),
+            ),
         }
     }
 }
@@ -78,11 +84,18 @@ impl Lines {
     pub(crate) fn answer() -> (Self, Response) {
         let (sender, mut lines) = mpsc::channel::<Bytes>(STREAM_QUEUE_LINES);
         let stream = futures::stream::poll_fn(move |context| {
-            lines.poll_recv(context).map(|line| line.map(Ok::<_, std::convert::Infallible>))
+            lines
+                .poll_recv(context)
+                .map(|line| line.map(Ok::<_, std::convert::Infallible>))
         });
-        let headers =
-            [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")];
-        (Self(sender), (headers, Body::from_stream(stream)).into_response())
+        let headers = [
+            (header::CONTENT_TYPE, "application/x-ndjson"),
+            (header::CACHE_CONTROL, "no-store"),
+        ];
+        (
+            Self(sender),
+            (headers, Body::from_stream(stream)).into_response(),
+        )
     }
 
     /// Sends one line; waits while the reader is slow.

@@ -77,7 +77,11 @@ fn shared() -> Router<Arc<Node>> {
 
 async fn no_route(uri: Uri) -> ApiError {
     let path: String = uri.path().chars().take(120).collect();
-    ApiError::new(StatusCode::NOT_FOUND, "no_route", format!("there is nothing at `{path}`"))
+    ApiError::new(
+        StatusCode::NOT_FOUND,
+        "no_route",
+        format!("there is nothing at `{path}`"),
+    )
 }
 
 async fn no_method(method: Method, uri: Uri) -> ApiError {
@@ -131,7 +135,9 @@ async fn show(
     Path(doc): Path<String>,
     Params(params): Params<ShowParams>,
 ) -> Answer<MemoryShown> {
-    node.show(&caller, &doc, params.space.as_deref()).await.map(Json)
+    node.show(&caller, &doc, params.space.as_deref())
+        .await
+        .map(Json)
 }
 
 async fn why(

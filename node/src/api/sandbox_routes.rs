@@ -27,10 +27,7 @@ use super::{
         },
     },
 };
-use crate::{
-    daemon::node::Node,
-    error::ApiError,
-};
+use crate::{daemon::node::Node, error::ApiError};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 type Shared = State<Arc<Node>>;
@@ -46,7 +43,10 @@ pub(super) fn routes() -> Router<Arc<Node>> {
         .route("/v1/sandboxes/{sandbox}", get(show).delete(kill))
         .route("/v1/sandboxes/{sandbox}/exec", post(exec))
         .route("/v1/sandboxes/{sandbox}/logs", get(logs))
-        .route("/v1/sandboxes/{sandbox}/file", get(read_file).put(write_file))
+        .route(
+            "/v1/sandboxes/{sandbox}/file",
+            get(read_file).put(write_file),
+        )
         .route("/v1/sandboxes/{sandbox}/stat", get(stat))
         .route("/v1/sandboxes/{sandbox}/dir", put(make_dir).get(list_dir))
         .route("/v1/images", get(images).post(build_image))
@@ -101,7 +101,7 @@ fn with_progress<T, F>(
     work: impl FnOnce(Arc<Node>, SandboxProgress) -> F,
 ) -> Response
 where
-    T: Serialize + Send,
+    T: Serialize + Send + Sync,
     F: Future<Output = Result<T, ApiError>> + Send + 'static,
 {
     let (lines, response) = Lines::answer();
@@ -132,11 +132,15 @@ async fn exec(
 ) -> Result<Response, ApiError> {
     if !asks_for_upgrade(request.headers()) {
         let message = "a command runs over an upgraded connection";
-        return Err(ApiError::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", message)
-            .hint(format!("send `Connection: upgrade` and `Upgrade: {PROTOCOL}`")));
+        return Err(
+            ApiError::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", message).hint(format!(
+                "send `Connection: upgrade` and `Upgrade: {PROTOCOL}`"
+            )),
+        );
     }
     let upgrade = request.extensions_mut().remove::<OnUpgrade>();
-    let upgrade = upgrade.ok_or_else(|| ApiError::bad_request("this connection cannot be upgraded"))?;
+    let upgrade =
+        upgrade.ok_or_else(|| ApiError::bad_request("this connection cannot be upgraded"))?;
     let body: ExecBody = parse_json(&read_body(request.into_body()).await?)?;
     let stdin = body.stdin;
     let handle = node.exec(&sandbox, body).await?;
@@ -199,9 +203,15 @@ async fn read_file(
     let headers = response.headers_mut();
     // A guest that sends less than it announced breaks the connection, which the client sees.
     headers.insert(header::CONTENT_LENGTH, file.size.into());
-    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/octet-stream"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        header::HeaderValue::from_static("application/octet-stream"),
+    );
     let mode = format!("{:o}", file.mode & 0o7777);
-    headers.insert("rhizome-mode", mode.parse().expect("octal digits make a header"));
+    headers.insert(
+        "rhizome-mode",
+        mode.parse().expect("octal digits make a header"),
+    );
     Ok(response)
 }
 
@@ -214,8 +224,13 @@ async fn write_file(
     let mode = mode(&params, FILE_MODE)?;
     let stream = body.into_data_stream().map_err(std::io::Error::other);
     let reader = StreamReader::new(stream);
-    let bytes = node.write_file(&sandbox, &absolute(&params)?, mode, reader).await?;
-    Ok(Json(FileWritten { schema: SCHEMA, bytes }))
+    let bytes = node
+        .write_file(&sandbox, &absolute(&params)?, mode, reader)
+        .await?;
+    Ok(Json(FileWritten {
+        schema: SCHEMA,
+        bytes,
+    }))
 }
 
 fn absolute(params: &PathParams) -> Result<String, ApiError> {
@@ -226,10 +241,14 @@ fn absolute(params: &PathParams) -> Result<String, ApiError> {
 }
 
 fn mode(params: &PathParams, default: u32) -> Result<u32, ApiError> {
-    let Some(text) = &params.mode else { return Ok(default) };
+    let Some(text) = &params.mode else {
+        return Ok(default);
+    };
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o7777 => Ok(mode),
-        _ => Err(ApiError::bad_request("`mode` is octal permission bits, such as 755")),
+        _ => Err(ApiError::bad_request(
+            "`mode` is octal permission bits, such as 755",
+        )),
     }
 }
 

@@ -71,7 +71,11 @@ pub(crate) struct StallGuard<S> {
 
 impl<S> StallGuard<S> {
     pub(crate) fn new(inner: S, limit: Duration) -> Self {
-        Self { inner, limit, stalled: None }
+        Self {
+            inner,
+            limit,
+            stalled: None,
+        }
     }
 
     fn guard<T>(

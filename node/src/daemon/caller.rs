@@ -69,8 +69,10 @@ impl Caller {
                 let own = node.local_agent(&guest.agent()?)?;
                 if wanted.is_some_and(|wanted| wanted != own.name && wanted != own.id().to_string())
                 {
-                    return Err(ApiError::denied("a sandbox can speak as its own agent alone")
-                        .hint("leave `agent` out: the node knows whose sandbox this is"));
+                    return Err(
+                        ApiError::denied("a sandbox can speak as its own agent alone")
+                            .hint("leave `agent` out: the node knows whose sandbox this is"),
+                    );
                 }
                 Ok(own)
             }
@@ -83,7 +85,9 @@ impl Caller {
         let mine = self.spaces(node, &authority)?;
         match wanted {
             None => Ok(Scope(mine)),
-            Some(wanted) => self.one_of(&authority, &mine, wanted).map(|space| Scope(vec![space])),
+            Some(wanted) => self
+                .one_of(&authority, &mine, wanted)
+                .map(|space| Scope(vec![space])),
         }
     }
 
@@ -102,8 +106,10 @@ impl Caller {
             // A guest's first space is its default; the owner is asked rather than surprised.
             (None, Self::Guest(_), [first, ..]) | (None, Self::Owner, [first]) => Ok(*first),
             (None, Self::Owner, several) => {
-                let names: Vec<_> =
-                    several.iter().map(|id| Names(&authority).space(id).to_string()).collect();
+                let names: Vec<_> = several
+                    .iter()
+                    .map(|id| Names(&authority).space(id).to_string())
+                    .collect();
                 Err(ApiError::new(
                     StatusCode::BAD_REQUEST,
                     "space_needed",
@@ -122,23 +128,35 @@ impl Caller {
     ) -> Result<Vec<SpaceId>, ApiError> {
         let me = node.id();
         let readable = |space: &SpaceId| {
-            authority.role_in(&me, space).is_some_and(rhizome_identity::Role::can_read)
+            authority
+                .role_in(&me, space)
+                .is_some_and(rhizome_identity::Role::can_read)
         };
         match self {
             Self::Owner => {
                 node.need_mesh()?;
-                Ok(authority.spaces().map(|space| space.id).filter(readable).collect())
+                Ok(authority
+                    .spaces()
+                    .map(|space| space.id)
+                    .filter(readable)
+                    .collect())
             }
             Self::Guest(guest) => {
                 let agent = guest.agent()?;
                 let certified = authority.agent(&agent);
                 let may = |space: &SpaceId| {
                     certified.is_some_and(|agent| {
-                        agent.spaces.as_ref().is_none_or(|spaces| spaces.contains(space))
+                        agent
+                            .spaces
+                            .as_ref()
+                            .is_none_or(|spaces| spaces.contains(space))
                     })
                 };
                 // Both the node's role and the agent's certificate may have shrunk since.
-                let spaces = guest.spaces.iter().filter(|space| readable(space) && may(space));
+                let spaces = guest
+                    .spaces
+                    .iter()
+                    .filter(|space| readable(space) && may(space));
                 Ok(spaces.copied().collect())
             }
         }
@@ -166,11 +184,15 @@ impl Caller {
             .hint("`GET /v1/self` lists the spaces of this sandbox")),
             (Self::Owner, []) => {
                 names.find_space(wanted)?;
-                Err(ApiError::denied(format!("this node may not read the space `{wanted}`"))
-                    .hint("ask an admin of the mesh for a role in it"))
+                Err(
+                    ApiError::denied(format!("this node may not read the space `{wanted}`"))
+                        .hint("ask an admin of the mesh for a role in it"),
+                )
             }
-            (_, _) => Err(ApiError::bad_request(format!("several spaces are called `{wanted}`"))
-                .hint("name the space by its id; `rhizome space list` shows it")),
+            (_, _) => Err(
+                ApiError::bad_request(format!("several spaces are called `{wanted}`"))
+                    .hint("name the space by its id; `rhizome space list` shows it"),
+            ),
         }
     }
 
@@ -209,8 +231,12 @@ impl Caller {
 impl Guest {
     fn agent(&self) -> Result<AgentId, ApiError> {
         self.agent.ok_or_else(|| {
-            ApiError::new(StatusCode::FORBIDDEN, "no_agent", "this sandbox works for no agent")
-                .hint("create the sandbox with `--agent`")
+            ApiError::new(
+                StatusCode::FORBIDDEN,
+                "no_agent",
+                "this sandbox works for no agent",
+            )
+            .hint("create the sandbox with `--agent`")
         })
     }
 }

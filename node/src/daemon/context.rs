@@ -86,9 +86,11 @@ impl Node {
         let (task, found, checked) = blocking(move || {
             let found = replica.context(&space, &task).map_err(fail::replica)?;
             let checked = match (&found, verify) {
-                (Some(_), true) => {
-                    Some(replica.verify_context(&space, &task).map_err(fail::replica)?)
-                }
+                (Some(_), true) => Some(
+                    replica
+                        .verify_context(&space, &task)
+                        .map_err(fail::replica)?,
+                ),
                 _ => None,
             };
             Ok::<_, ApiError>((task, found, checked))
@@ -142,7 +144,10 @@ impl Node {
                 fragments: context.fragments,
             })
             .collect();
-        Ok(Contexts { schema: SCHEMA, contexts })
+        Ok(Contexts {
+            schema: SCHEMA,
+            contexts,
+        })
     }
 }
 
@@ -161,8 +166,13 @@ fn context_of(authority: &Authority, state: ContextState) -> Context {
         errors: entries(names, state.errors, |value| value),
         questions: entries(
             names,
-            state.questions.into_iter().filter(|question| !question.value.resolved),
-            |question| Line { what: question.text },
+            state
+                .questions
+                .into_iter()
+                .filter(|question| !question.value.resolved),
+            |question| Line {
+                what: question.text,
+            },
         ),
         next: entries(names, state.next, line),
         artifacts: entries(names, state.artifacts, |value| value),

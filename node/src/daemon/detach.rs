@@ -62,7 +62,9 @@ pub async fn detach(data_dir: &Path, flags: &UpFlags) -> Result<u32, StartError>
         _ => {
             let _ = child.start_kill();
             let _ = child.wait().await;
-            Err(StartError::Died { last_words: last_words(&log_path, log_begin) })
+            Err(StartError::Died {
+                last_words: last_words(&log_path, log_begin),
+            })
         }
     }
 }
@@ -82,7 +84,9 @@ fn last_words(log: &Path, begin: u64) -> String {
     let read = || -> std::io::Result<String> {
         let mut file = File::open(log)?;
         let end = file.metadata()?.len();
-        file.seek(SeekFrom::Start(begin.max(end.saturating_sub(LAST_WORDS_BYTES))))?;
+        file.seek(SeekFrom::Start(
+            begin.max(end.saturating_sub(LAST_WORDS_BYTES)),
+        ))?;
         let mut bytes = Vec::new();
         file.take(LAST_WORDS_BYTES).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).trim().to_owned())

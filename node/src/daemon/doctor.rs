@@ -4,11 +4,15 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use rhizome_sandbox::{SandboxConfig, probe};
+use rhizome_sandbox::{
+    SandboxConfig,
+    probe::{Check as SandboxCheck, CheckStatus as SandboxStatus},
+};
 
 use super::{
-    sandbox_config,
     node::{Node, blocking},
+    sandbox_config,
+    status::recovery_notes,
 };
 use crate::{
     api::types::{
@@ -36,7 +40,16 @@ impl Node {
         checks.push(self.check_recovery());
         if self.config.sandboxes {
             let config: SandboxConfig = sandbox_config(&self.config);
-            checks.extend(probe::report(&config).await.into_iter().map(from_sandbox));
+            if probe {
+                // The kept answer of an earlier boot; without it the report boots again.
+                let _ = std::fs::remove_file(config.images_dir.join("probe/kvm.json"));
+            }
+            checks.extend(
+                rhizome_sandbox::probe::report(&config)
+                    .await
+                    .into_iter()
+                    .map(from_sandbox),
+            );
         } else {
             checks.push(warn(
                 "sandboxes",
@@ -58,7 +71,10 @@ impl Node {
                 mend: Some("rhizome down && rhizome up".to_owned()),
             });
         }
-        Ok(Doctor { schema: SCHEMA, checks })
+        Ok(Doctor {
+            schema: SCHEMA,
+            checks,
+        })
     }
 
     fn check_data_dir(&self) -> Check {
@@ -67,11 +83,18 @@ impl Node {
         let probe = self.data.join(".probe");
         let written = std::fs::write(&probe, b"probe").and_then(|()| std::fs::remove_file(&probe));
         match written {
-            Ok(()) => ok("data directory", format!("{} can be written", dir.display())),
+            Ok(()) => ok(
+                "data directory",
+                format!("{} can be written", dir.display()),
+            ),
             Err(error) => fail(
                 "data directory",
                 format!("cannot write in {}: {error}", dir.display()),
-                format!("chown -R \"$(id -un)\" '{}' && df -h '{}'", dir.display(), dir.display()),
+                format!(
+                    "chown -R \"$(id -un)\" '{}' && df -h '{}'",
+                    dir.display(),
+                    dir.display()
+                ),
             ),
         }
     }
@@ -81,12 +104,16 @@ impl Node {
         let mend = format!("df -h '{}'", self.data.path().display());
         match self.data.free_bytes() {
             Err(error) => fail(name, error.to_string(), mend),
-            Ok(free) if free < LOW_DISK_BYTES => {
-                fail(name, format!("{} MiB free: too little to go on for long", free >> 20), mend)
-            }
-            Ok(free) if self.config.sandboxes && free < IMAGE_DISK_BYTES => {
-                warn(name, format!("{} MiB free: too little to build images", free >> 20), mend)
-            }
+            Ok(free) if free < LOW_DISK_BYTES => fail(
+                name,
+                format!("{} MiB free: too little to go on for long", free >> 20),
+                mend,
+            ),
+            Ok(free) if self.config.sandboxes && free < IMAGE_DISK_BYTES => warn(
+                name,
+                format!("{} MiB free: too little to build images", free >> 20),
+                mend,
+            ),
             Ok(free) => ok(name, format!("{} MiB free", free >> 20)),
         }
     }
@@ -96,7 +123,11 @@ impl Node {
         if report.is_clean() {
             return ok("store", "opened without anything to repair");
         }
-        warn("store", format!("opened after repair: {}", report.notes().join("; ")), "rhizome status")
+        warn(
+            "store",
+            format!("opened after repair: {}", recovery_notes(report).join("; ")),
+            "rhizome status",
+        )
     }
 }
 
@@ -130,20 +161,28 @@ fn check_clock() -> Check {
         return fail(name, "the clock stands before 1970", mend);
     };
     if now.as_secs() < EARLIEST_CLOCK {
-        return fail(name, format!("the clock stands at {} s after 1970", now.as_secs()), mend);
+        return fail(
+            name,
+            format!("the clock stands at {} s after 1970", now.as_secs()),
+            mend,
+        );
     }
     let data = std::path::Path::new("/run/systemd/timesync/synchronized");
-    let kept = if data.exists() { " and kept in step" } else { "" };
+    let kept = if data.exists() {
+        " and kept in step"
+    } else {
+        ""
+    };
     ok(name, format!("plausible{kept}"))
 }
 
-fn from_sandbox(check: probe::Check) -> Check {
+fn from_sandbox(check: SandboxCheck) -> Check {
     Check {
         name: check.name,
         status: match check.status {
-            probe::CheckStatus::Ok => CheckStatus::Ok,
-            probe::CheckStatus::Warn => CheckStatus::Warn,
-            probe::CheckStatus::Fail => CheckStatus::Fail,
+            SandboxStatus::Ok => CheckStatus::Ok,
+            SandboxStatus::Warn => CheckStatus::Warn,
+            SandboxStatus::Fail => CheckStatus::Fail,
         },
         seen: check.found,
         mend: check.mend,
@@ -151,15 +190,30 @@ fn from_sandbox(check: probe::Check) -> Check {
 }
 
 fn ok(name: &str, seen: impl Into<String>) -> Check {
-    Check { name: name.to_owned(), status: CheckStatus::Ok, seen: seen.into(), mend: None }
+    Check {
+        name: name.to_owned(),
+        status: CheckStatus::Ok,
+        seen: seen.into(),
+        mend: None,
+    }
 }
 
 fn warn(name: &str, seen: impl Into<String>, mend: impl Into<String>) -> Check {
     let (seen, mend) = (seen.into(), Some(mend.into()));
-    Check { name: name.to_owned(), status: CheckStatus::Warn, seen, mend }
+    Check {
+        name: name.to_owned(),
+        status: CheckStatus::Warn,
+        seen,
+        mend,
+    }
 }
 
 fn fail(name: &str, seen: impl Into<String>, mend: impl Into<String>) -> Check {
     let (seen, mend) = (seen.into(), Some(mend.into()));
-    Check { name: name.to_owned(), status: CheckStatus::Fail, seen, mend }
+    Check {
+        name: name.to_owned(),
+        status: CheckStatus::Fail,
+        seen,
+        mend,
+    }
 }

@@ -7,7 +7,11 @@ use axum::http::StatusCode;
 use rhizome_identity::{InviteError, IssueError, KeyFileError};
 use rhizome_memory::{PublishError, RecallError, ReplicaError};
 use rhizome_mesh::net::{JoinError, Refusal, ReplicaTimeout};
-use rhizome_sandbox::{SandboxError, image::ImageError};
+use rhizome_sandbox::{
+    SandboxError,
+    channel::{ExecError, FileError},
+    image::ImageError,
+};
 
 use crate::{
     agents::AgentKeysError,
@@ -19,7 +23,10 @@ pub(crate) fn publish(error: PublishError) -> ApiError {
     let (status, code) = match &error {
         _ if is_disk_full(&error) => return full(&error),
         PublishError::Denied { .. } => (StatusCode::FORBIDDEN, "denied"),
-        PublishError::Compose(_) | PublishError::TooLarge { .. } => {
+        PublishError::NoMesh => (StatusCode::CONFLICT, "no_mesh"),
+        PublishError::UnknownSpace(_) => (StatusCode::NOT_FOUND, "unknown_space"),
+        PublishError::NoKey { .. } => (StatusCode::FORBIDDEN, "no_key"),
+        PublishError::Compose(_) | PublishError::TooLarge { .. } | PublishError::Fragment(_) => {
             (StatusCode::BAD_REQUEST, "bad_draft")
         }
         _ => (StatusCode::INTERNAL_SERVER_ERROR, "publish_failed"),
@@ -113,12 +120,48 @@ pub(crate) fn sandbox(error: &SandboxError) -> ApiError {
         SandboxError::Invalid { .. } => (StatusCode::BAD_REQUEST, "bad_request"),
         SandboxError::NameTaken { .. } => (StatusCode::CONFLICT, "name_taken"),
         SandboxError::LimitReached { .. } => (StatusCode::TOO_MANY_REQUESTS, "limit_reached"),
-        SandboxError::NotRunning { .. } => (StatusCode::GONE, "sandbox_gone"),
+        SandboxError::NotRunning { .. } | SandboxError::Cancelled { .. } => {
+            (StatusCode::GONE, "sandbox_gone")
+        }
+        SandboxError::Exec { source, .. } => exec_code(source),
+        SandboxError::File { source, .. } => file_code(source),
         SandboxError::Image(_) => (StatusCode::INTERNAL_SERVER_ERROR, "image_failed"),
         SandboxError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
         _ => (StatusCode::INTERNAL_SERVER_ERROR, "sandbox_failed"),
     };
     ApiError::of(status, code, error).maybe_hint(error.hint())
+}
+
+/// The error of a command that could not run, or whose end is not known.
+pub(crate) fn exec(error: &ExecError) -> ApiError {
+    let (status, code) = exec_code(error);
+    ApiError::of(status, code, error).maybe_hint(error.hint())
+}
+
+fn exec_code(error: &ExecError) -> (StatusCode, &'static str) {
+    match error {
+        ExecError::NoSuchProgram { .. } => (StatusCode::NOT_FOUND, "no_such_program"),
+        ExecError::NotExecutable { .. } => (StatusCode::BAD_REQUEST, "not_executable"),
+        ExecError::NoSuchUser { .. } | ExecError::NoSuchCwd { .. } | ExecError::Invalid { .. } => {
+            (StatusCode::BAD_REQUEST, "bad_request")
+        }
+        ExecError::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
+        ExecError::Busy => (StatusCode::TOO_MANY_REQUESTS, "busy"),
+        ExecError::SandboxGone { .. } => (StatusCode::GONE, "sandbox_gone"),
+        _ => (StatusCode::BAD_GATEWAY, "guest_failed"),
+    }
+}
+
+fn file_code(error: &FileError) -> (StatusCode, &'static str) {
+    match error {
+        FileError::NotFound { .. } => (StatusCode::NOT_FOUND, "no_such_file"),
+        FileError::InvalidPath { .. } | FileError::Source { .. } => {
+            (StatusCode::BAD_REQUEST, "bad_request")
+        }
+        FileError::TooManyEntries { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
+        FileError::SandboxGone { .. } => (StatusCode::GONE, "sandbox_gone"),
+        _ => (StatusCode::BAD_GATEWAY, "guest_failed"),
+    }
 }
 
 pub(crate) fn image(error: &ImageError) -> ApiError {

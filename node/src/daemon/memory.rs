@@ -6,7 +6,10 @@ use rhizome_identity::{Authority, SpaceId};
 use rhizome_memory::{
     Awaited, DocId, Draft, FragmentId, Kind, ListQuery, MemoryItem, PublishRequest, RecallQuery,
 };
-use tokio::sync::{OwnedSemaphorePermit, broadcast::error::RecvError};
+use tokio::sync::{
+    OwnedSemaphorePermit,
+    broadcast::error::{RecvError, TryRecvError},
+};
 
 use super::{
     caller::{Caller, Scope},
@@ -38,8 +41,6 @@ const DEFAULT_REPLICAS_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_REPLICAS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Events read from the replica at a time.
 const WATCH_PAGE: usize = 256;
-/// What became durable may take a moment to reach the view; a follower looks again after this.
-const VIEW_LAG: Duration = Duration::from_millis(200);
 
 impl Node {
     /// Publishes a memory; answers when it is durable here, and on as many others as asked.
@@ -57,10 +58,18 @@ impl Node {
             .min(MAX_REPLICAS_TIMEOUT);
         let mut draft = draft(body)?;
         if let Some(guest) = caller.guest() {
-            draft.fields.insert("rhizome.sandbox".to_owned(), guest.sandbox.clone());
-            draft.fields.insert("rhizome.image".to_owned(), guest.image.clone());
+            draft
+                .fields
+                .insert("rhizome.sandbox".to_owned(), guest.sandbox.clone());
+            draft
+                .fields
+                .insert("rhizome.image".to_owned(), guest.image.clone());
         }
-        let request = PublishRequest { space, draft, fingerprint: caller.fingerprint(self) };
+        let request = PublishRequest {
+            space,
+            draft,
+            fingerprint: caller.fingerprint(self),
+        };
         let replica = self.replica.clone();
         let published = blocking(move || replica.publish(&agent.key, request))
             .await?
@@ -81,7 +90,10 @@ impl Node {
                 .await
                 .map_err(|error| fail::replicas(&error, &receipt.id))?;
             let authority = self.replica.authority();
-            receipt.replicas = holders.iter().map(|node| Names(&authority).node(node)).collect();
+            receipt.replicas = holders
+                .iter()
+                .map(|node| Names(&authority).node(node))
+                .collect();
         }
         Ok(receipt)
     }
@@ -96,18 +108,30 @@ impl Node {
         let query = RecallQuery {
             text: body.query,
             spaces: scope.0,
-            kinds: body.kinds.iter().map(|kind| parse_kind(kind)).collect::<Result<_, _>>()?,
+            kinds: body
+                .kinds
+                .iter()
+                .map(|kind| parse_kind(kind))
+                .collect::<Result<_, _>>()?,
             task: body.task,
             limit: body.limit.unwrap_or(DEFAULT_HITS).clamp(1, MAX_HITS),
         };
         let replica = self.replica.clone();
-        let hits = blocking(move || replica.recall(&query)).await?.map_err(fail::recall)?;
+        let hits = blocking(move || replica.recall(&query))
+            .await?
+            .map_err(fail::recall)?;
         let authority = self.replica.authority();
         let hits = hits
             .into_iter()
-            .map(|hit| Hit { memory: self.memory_of(&authority, hit.item), score: hit.score })
+            .map(|hit| Hit {
+                memory: self.memory_of(&authority, hit.item),
+                score: hit.score,
+            })
             .collect();
-        Ok(Recalled { schema: SCHEMA, hits })
+        Ok(Recalled {
+            schema: SCHEMA,
+            hits,
+        })
     }
 
     /// Lists memories, newest first.
@@ -123,8 +147,12 @@ impl Node {
         let items = blocking(move || {
             let mut items = Vec::new();
             for space in scope.0 {
-                let query =
-                    ListQuery { space: Some(space), kind, task: params.task.clone(), limit };
+                let query = ListQuery {
+                    space: Some(space),
+                    kind,
+                    task: params.task.clone(),
+                    limit,
+                };
                 items.extend(replica.list(&query).map_err(fail::replica)?);
             }
             items.sort_by_key(|item| std::cmp::Reverse((item.hlc, item.doc)));
@@ -133,8 +161,14 @@ impl Node {
         })
         .await??;
         let authority = self.replica.authority();
-        let memories = items.into_iter().map(|item| self.memory_of(&authority, item)).collect();
-        Ok(MemoryList { schema: SCHEMA, memories })
+        let memories = items
+            .into_iter()
+            .map(|item| self.memory_of(&authority, item))
+            .collect();
+        Ok(MemoryList {
+            schema: SCHEMA,
+            memories,
+        })
     }
 
     /// Shows one memory.
@@ -161,7 +195,10 @@ impl Node {
                 .hint("`rhizome memory list` shows what is here")
         })?;
         let memory = self.memory_of(&self.replica.authority(), item);
-        Ok(MemoryShown { schema: SCHEMA, memory })
+        Ok(MemoryShown {
+            schema: SCHEMA,
+            memory,
+        })
     }
 
     /// Says why a fragment counts, or what it waits for.
@@ -172,7 +209,9 @@ impl Node {
                 .caused_by(Some(&error))
         })?;
         let replica = self.replica.clone();
-        let why = blocking(move || replica.why(&id)).await?.map_err(fail::replica)?;
+        let why = blocking(move || replica.why(&id))
+            .await?
+            .map_err(fail::replica)?;
         // A guest may not learn that a fragment of another space exists; the owner may see all.
         let hidden = |space: &SpaceId| caller.guest().is_some() && !scope.allows(space);
         let why = why.filter(|why| !hidden(&why.space)).ok_or_else(|| {
@@ -197,7 +236,9 @@ impl Node {
                 After::Arrival(arrival) => arrival,
                 After::Now => loop {
                     match events.recv().await {
-                        Ok(rhizome_memory::Event::Stored { arrival, .. }) => break arrival.saturating_sub(1),
+                        Ok(rhizome_memory::Event::Stored { arrival, .. }) => {
+                            break arrival.saturating_sub(1);
+                        }
                         Ok(_) | Err(RecvError::Lagged(_)) => {}
                         Err(RecvError::Closed) => return,
                     }
@@ -214,11 +255,11 @@ impl Node {
                     Ok(_) | Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return,
                 }
-                if self.send_page(&scope, &mut after, &lines).await.is_err() {
-                    return;
-                }
-                while events.try_recv().is_ok() {}
-                tokio::time::sleep(VIEW_LAG).await;
+                // One look serves all that have piled up.
+                while !matches!(
+                    events.try_recv(),
+                    Err(TryRecvError::Empty | TryRecvError::Closed)
+                ) {}
             }
         };
         tokio::select! {
@@ -239,11 +280,18 @@ impl Node {
         loop {
             let (replica, space, from) = (self.replica.clone(), scope.single(), *after);
             let page = blocking(move || replica.watch(space, from, WATCH_PAGE)).await;
-            let Ok(page) = page else { return Err(crate::api::extract::Gone) };
-            let Some(last) = page.last() else { return Ok(()) };
+            let Ok(page) = page else {
+                return Err(crate::api::extract::Gone);
+            };
+            let Some(last) = page.last() else {
+                return Ok(());
+            };
             *after = last.arrival.max(from + 1);
             let authority = self.replica.authority();
-            for event in page.into_iter().filter(|event| scope.allows(&event.item.space)) {
+            for event in page
+                .into_iter()
+                .filter(|event| scope.allows(&event.item.space))
+            {
                 let (arrival, id, own) = (event.arrival, event.id.to_string(), event.own);
                 let memory = self.memory_of(&authority, event.item);
                 let title = match (&memory.kind[..], &memory.task) {
@@ -307,7 +355,11 @@ impl Node {
         use rhizome_memory::WhyState as State;
         let state = match why.state {
             State::Applied => WhyState::Applied,
-            State::WaitingFor { what, named_by, named_by_author } => WhyState::Waiting {
+            State::WaitingFor {
+                what,
+                named_by,
+                named_by_author,
+            } => WhyState::Waiting {
                 what: match what {
                     Awaited::Fragment(id) => format!("fragment {id}"),
                     Awaited::Body(hash) => format!("its body {hash}"),
@@ -321,8 +373,12 @@ impl Node {
             State::Unreadable { epoch } => WhyState::Other {
                 what: format!("stored and served, but this node has no key of epoch {epoch}"),
             },
-            State::Pending => WhyState::Other { what: "durable, about to be applied".to_owned() },
-            _ => WhyState::Other { what: "in a state this release has no word for".to_owned() },
+            State::Pending => WhyState::Other {
+                what: "durable, about to be applied".to_owned(),
+            },
+            _ => WhyState::Other {
+                what: "in a state this release has no word for".to_owned(),
+            },
         };
         Why {
             schema: SCHEMA,
@@ -344,7 +400,10 @@ impl Node {
             chain: why
                 .proof
                 .iter()
-                .map(|id| WhyRecord { id: id.to_string(), ..self.describe_record(authority, id) })
+                .map(|id| WhyRecord {
+                    id: id.to_string(),
+                    ..self.describe_record(authority, id)
+                })
                 .collect(),
         }
     }
@@ -379,7 +438,9 @@ impl WatchStart {
             Some(_) => return Err(ApiError::bad_request("`follow` is 0 or 1")),
         };
         if after == After::Now && !follow {
-            return Err(ApiError::bad_request("from `now` on there is nothing without `follow=1`"));
+            return Err(ApiError::bad_request(
+                "from `now` on there is nothing without `follow=1`",
+            ));
         }
         Ok(Self { after, follow })
     }
@@ -437,13 +498,20 @@ mod tests {
     use super::*;
 
     fn params(after: Option<&str>, follow: Option<u8>) -> Result<WatchStart, ApiError> {
-        WatchStart::parse(&WatchParams { space: None, after: after.map(Into::into), follow })
+        WatchStart::parse(&WatchParams {
+            space: None,
+            after: after.map(Into::into),
+            follow,
+        })
     }
 
     #[test]
     fn a_watch_begins_where_it_is_told() {
         assert_eq!(params(None, None).unwrap().after, After::Arrival(0));
-        assert_eq!(params(Some("17"), Some(1)).unwrap().after, After::Arrival(17));
+        assert_eq!(
+            params(Some("17"), Some(1)).unwrap().after,
+            After::Arrival(17)
+        );
         assert!(params(Some("now"), Some(1)).unwrap().follow);
         for (after, follow) in [(Some("now"), None), (Some("-1"), None), (None, Some(2))] {
             assert_eq!(params(after, follow).unwrap_err().code(), "bad_request");
@@ -452,9 +520,14 @@ mod tests {
 
     #[test]
     fn the_nodes_own_fields_cannot_be_forged() {
-        let mut body = PublishBody { kind: "fact".into(), title: "t".into(), ..Default::default() };
+        let mut body = PublishBody {
+            kind: "fact".into(),
+            title: "t".into(),
+            ..Default::default()
+        };
         draft(body.clone()).unwrap();
-        body.fields.insert("rhizome.sandbox".into(), "another".into());
+        body.fields
+            .insert("rhizome.sandbox".into(), "another".into());
         assert_eq!(draft(body).unwrap_err().code(), "denied");
     }
 }

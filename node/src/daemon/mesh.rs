@@ -57,22 +57,34 @@ impl Node {
                     .map_err(fail::key_file)
             };
             let (root, next) = (load(&paths.0)?, load(&paths.1)?);
-            let records = issue::found(&root, &next.public(), &key.id(), &node_name, &mesh_name, now)
-                .map_err(fail::issue)?;
+            let records = issue::found(
+                &root,
+                &next.public(),
+                &key.id(),
+                &node_name,
+                &mesh_name,
+                now,
+            )
+            .map_err(fail::issue)?;
             Ok((records, ()))
         })
         .await?;
         let space = match body.space {
             Some(name) => {
                 let space = self.create_space(SpaceBody { name }).await?.space;
-                Some(Named { id: space.id, name: space.name })
+                Some(Named {
+                    id: space.id,
+                    name: space.name,
+                })
             }
             None => None,
         };
         self.default_agent().await?;
         Ok(Founded {
             schema: SCHEMA,
-            mesh: self.mesh_named().ok_or_else(|| ApiError::internal("the new mesh is not there"))?,
+            mesh: self
+                .mesh_named()
+                .ok_or_else(|| ApiError::internal("the new mesh is not there"))?,
             node: self.named(),
             root_key: root_path.display().to_string(),
             next_root_key: next_path.display().to_string(),
@@ -84,19 +96,31 @@ impl Node {
     pub(crate) async fn join(&self, body: JoinBody) -> Result<Joined, ApiError> {
         let node_name = body.node_name.unwrap_or_else(|| self.config.name.clone());
         check_name(&node_name).map_err(fail::name)?;
-        let invite: Invite = body.invite.trim().parse().map_err(|error| fail::invite(&error))?;
-        let joined =
-            self.mesh.join(&invite, &node_name).await.map_err(|error| fail::join(&error))?;
+        let invite: Invite = body
+            .invite
+            .trim()
+            .parse()
+            .map_err(|error| fail::invite(&error))?;
+        let joined = self
+            .mesh
+            .join(&invite, &node_name)
+            .await
+            .map_err(|error| fail::join(&error))?;
         self.default_agent().await?;
         let authority = self.replica.authority();
         let names = Names(&authority);
         let member = authority.member(&self.id());
         Ok(Joined {
             schema: SCHEMA,
-            mesh: Named { id: joined.mesh.to_string(), name: authority.name().to_owned() },
+            mesh: Named {
+                id: joined.mesh.to_string(),
+                name: authority.name().to_owned(),
+            },
             node: self.named(),
             by: names.node(&joined.by),
-            role: member.map(|member| member.role.to_string()).unwrap_or_default(),
+            role: member
+                .map(|member| member.role.to_string())
+                .unwrap_or_default(),
             spaces: names.spaces(&joined.spaces),
         })
     }
@@ -106,21 +130,26 @@ impl Node {
         let authority = self.need_mesh()?;
         let role: Role = match body.role.as_deref() {
             None => Role::Writer,
-            Some(role) => role.parse().map_err(|error| {
-                ApiError::bad_request("no such role").caused_by(Some(&error))
-            })?,
+            Some(role) => role
+                .parse()
+                .map_err(|error| ApiError::bad_request("no such role").caused_by(Some(&error)))?,
         };
         let spaces = self.resolve_spaces(&authority, &body.spaces)?;
         let secs = body.expires_secs.unwrap_or(INVITE_SECS);
         if secs == 0 || secs > MAX_INVITE_SECS {
-            return Err(ApiError::bad_request("an invite holds from a second to a year"));
+            return Err(ApiError::bad_request(
+                "an invite holds from a second to a year",
+            ));
         }
         let uses = body.uses.unwrap_or(1);
         if uses == 0 {
             return Err(ApiError::bad_request("an invite has at least one use"));
         }
         let addrs = self.invite_addrs(&body.addrs)?;
-        let endpoint = InviteEndpoint { node: self.id(), addrs: addrs.clone() };
+        let endpoint = InviteEndpoint {
+            node: self.id(),
+            addrs: addrs.clone(),
+        };
         let invite = self
             .append(move |key, authority, now| {
                 let params = InviteParams {
@@ -155,7 +184,10 @@ impl Node {
             .invites()
             .map(|state| invite_info(&authority, state))
             .collect();
-        Ok(Invites { schema: SCHEMA, invites })
+        Ok(Invites {
+            schema: SCHEMA,
+            invites,
+        })
     }
 
     /// Makes a space.
@@ -181,19 +213,28 @@ impl Node {
             .space(&id)
             .ok_or_else(|| ApiError::internal("the new space is not in the log"))?;
         let space = self.space_of(&authority, info);
-        Ok(SpaceCreated { schema: SCHEMA, space })
+        Ok(SpaceCreated {
+            schema: SCHEMA,
+            space,
+        })
     }
 
     /// Lists the spaces of the mesh.
     pub(crate) async fn spaces(&self) -> Result<Spaces, ApiError> {
         self.need_mesh()?;
-        Ok(Spaces { schema: SCHEMA, spaces: self.space_list(|_| true) })
+        Ok(Spaces {
+            schema: SCHEMA,
+            spaces: self.space_list(|_| true),
+        })
     }
 
     pub(crate) fn space_list(&self, wanted: impl Fn(&Space) -> bool) -> Vec<Space> {
         let authority = self.replica.authority();
-        let mut spaces: Vec<_> =
-            authority.spaces().map(|info| self.space_of(&authority, info)).filter(wanted).collect();
+        let mut spaces: Vec<_> = authority
+            .spaces()
+            .map(|info| self.space_of(&authority, info))
+            .filter(wanted)
+            .collect();
         spaces.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
         spaces
     }
@@ -219,12 +260,17 @@ impl Node {
             .map(|secs| now_ms().saturating_add(secs.saturating_mul(1_000)));
         let (name, me) = (body.name.clone(), self.id());
         let is_taken = move |authority: &Authority| {
-            authority.agents().any(|agent| agent.node == me && agent.name == name)
+            authority
+                .agents()
+                .any(|agent| agent.node == me && agent.name == name)
         };
         if is_taken(&authority) {
             return Err(taken());
         }
-        let agent = self.agents().make(&body.name).map_err(|error| fail::agent_keys(&error))?;
+        let agent = self
+            .agents()
+            .make(&body.name)
+            .map_err(|error| fail::agent_keys(&error))?;
         let (id, conflict) = (agent.id(), taken());
         self.append(move |key, authority, now| {
             if is_taken(authority) {
@@ -241,18 +287,26 @@ impl Node {
         let info = authority
             .agent(&id)
             .ok_or_else(|| ApiError::internal("the new agent is not in the log"))?;
-        Ok(AgentCreated { schema: SCHEMA, agent: self.agent_of(&authority, info) })
+        Ok(AgentCreated {
+            schema: SCHEMA,
+            agent: self.agent_of(&authority, info),
+        })
     }
 
     /// Lists the agents of the mesh, those of this node first.
     pub(crate) fn agents_list(&self) -> Result<Agents, ApiError> {
         let authority = self.need_mesh()?;
-        let mut agents: Vec<_> =
-            authority.agents().map(|info| self.agent_of(&authority, info)).collect();
+        let mut agents: Vec<_> = authority
+            .agents()
+            .map(|info| self.agent_of(&authority, info))
+            .collect();
         agents.sort_by(|a, b| {
             (!a.here, &a.node.name, &a.name, &a.id).cmp(&(!b.here, &b.node.name, &b.name, &b.id))
         });
-        Ok(Agents { schema: SCHEMA, agents })
+        Ok(Agents {
+            schema: SCHEMA,
+            agents,
+        })
     }
 
     /// Lists the members, this node first.
@@ -267,28 +321,46 @@ impl Node {
             since_ms: Some(self.started_ms),
             last_seen_ms: None,
             path: None,
-            addrs: self.mesh.local_addrs().iter().map(ToString::to_string).collect(),
+            addrs: self
+                .mesh
+                .local_addrs()
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             sync: Vec::new(),
             sent_bytes: 0,
             received_bytes: 0,
         };
-        let mut others: Vec<_> =
-            self.mesh.peers().into_iter().map(|peer| peer_of(&authority, peer)).collect();
+        let mut others: Vec<_> = self
+            .mesh
+            .peers()
+            .into_iter()
+            .map(|peer| peer_of(&authority, peer))
+            .collect();
         others.sort_by(|a, b| (&a.name, &a.node).cmp(&(&b.name, &b.node)));
         let peers = std::iter::once(this).chain(others).collect();
-        Ok(Peers { schema: SCHEMA, peers })
+        Ok(Peers {
+            schema: SCHEMA,
+            peers,
+        })
     }
 
     /// Returns the mesh, if the node belongs to one.
     pub(crate) fn mesh_named(&self) -> Option<Named> {
         let authority = self.replica.authority();
         let mesh = authority.mesh()?;
-        Some(Named { id: mesh.to_string(), name: authority.name().to_owned() })
+        Some(Named {
+            id: mesh.to_string(),
+            name: authority.name().to_owned(),
+        })
     }
 
     pub(crate) fn named(&self) -> Named {
-        Named { id: self.id().to_string(), name: self.name() }
+        Named {
+            id: self.id().to_string(),
+            name: self.name(),
+        }
     }
 
     /// Says what a record of the authority log decides, in a line.
@@ -299,15 +371,27 @@ impl Node {
             kind: kind.to_owned(),
             says,
         };
-        if authority.mesh().is_some_and(|mesh| mesh.as_bytes() == id.as_bytes()) {
+        if authority
+            .mesh()
+            .is_some_and(|mesh| mesh.as_bytes() == id.as_bytes())
+        {
             return record("genesis", format!("founds the mesh `{}`", authority.name()));
         }
         if let Some(member) = authority.members().find(|member| member.grant == *id) {
-            return record("grant", format!("lets the node `{}` in as {}", member.name, member.role));
+            return record(
+                "grant",
+                format!("lets the node `{}` in as {}", member.name, member.role),
+            );
         }
-        if let Some(agent) = authority.agents().find(|agent| agent.chain.last() == Some(id)) {
+        if let Some(agent) = authority
+            .agents()
+            .find(|agent| agent.chain.last() == Some(id))
+        {
             let node = names.node(&agent.node);
-            return record("agent_cert", format!("the node `{node}` vouches for `{}`", agent.name));
+            return record(
+                "agent_cert",
+                format!("the node `{node}` vouches for `{}`", agent.name),
+            );
         }
         if let Some(space) = authority.space(&SpaceId::from_bytes(*id.as_bytes())) {
             return record("space_create", format!("makes the space `{}`", space.name));
@@ -324,8 +408,7 @@ impl Node {
         if wanted.is_empty() {
             let me = self.id();
             let mine = authority.spaces().map(|space| space.id);
-            let readable =
-                mine.filter(|id| authority.role_in(&me, id).is_some_and(Role::can_read));
+            let readable = mine.filter(|id| authority.role_in(&me, id).is_some_and(Role::can_read));
             return Ok(readable.collect());
         }
         let mut spaces = Vec::with_capacity(wanted.len());
@@ -342,12 +425,18 @@ impl Node {
         let parse = |text: &String| {
             text.parse::<SocketAddr>().map_err(|error| {
                 let message = format!("`{}` is no address", super::memory::clip(text));
-                ApiError::bad_request(message).caused_by(Some(&error)).hint("write it as ip:port")
+                ApiError::bad_request(message)
+                    .caused_by(Some(&error))
+                    .hint("write it as ip:port")
             })
         };
         let mut addrs = if wanted.is_empty() {
             let own = &self.config.advertise;
-            if own.is_empty() { self.mesh.local_addrs() } else { own.clone() }
+            if own.is_empty() {
+                self.mesh.local_addrs()
+            } else {
+                own.clone()
+            }
         } else {
             wanted.iter().map(parse).collect::<Result<_, _>>()?
         };
@@ -365,12 +454,15 @@ impl Node {
 
     fn space_of(&self, authority: &Authority, info: &SpaceInfo) -> Space {
         let stats = self.replica.sync_state(&info.id);
-        let members =
-            authority.members().filter(|member| authority.role_in(&member.node, &info.id).is_some());
+        let members = authority
+            .members()
+            .filter(|member| authority.role_in(&member.node, &info.id).is_some());
         Space {
             id: info.id.to_string(),
             name: info.name.clone(),
-            role: authority.role_in(&self.id(), &info.id).map(|role| role.to_string()),
+            role: authority
+                .role_in(&self.id(), &info.id)
+                .map(|role| role.to_string()),
             epoch: info.epoch,
             created_by: Names(authority).node(&info.created_by),
             at_ms: info.at_ms,
@@ -431,12 +523,16 @@ fn peer_of(authority: &Authority, peer: PeerInfo) -> Peer {
         Lane::Space(space) => Names(authority).space(&space).to_string(),
     };
     let sync = peer.sync.into_iter().map(|(which, state)| match state {
-        SyncState::InSync { at_ms } => {
-            PeerSync { lane: lane(which), state: "in sync".to_owned(), at_ms: Some(at_ms) }
-        }
-        SyncState::Pending => {
-            PeerSync { lane: lane(which), state: "pending".to_owned(), at_ms: None }
-        }
+        SyncState::InSync { at_ms } => PeerSync {
+            lane: lane(which),
+            state: "in sync".to_owned(),
+            at_ms: Some(at_ms),
+        },
+        SyncState::Pending => PeerSync {
+            lane: lane(which),
+            state: "pending".to_owned(),
+            at_ms: None,
+        },
     });
     Peer {
         node: peer.node.to_string(),
@@ -455,7 +551,9 @@ fn peer_of(authority: &Authority, peer: PeerInfo) -> Peer {
                 PathKind::Relayed => "relayed".to_owned(),
             },
             addr: path.addr,
-            rtt_us: u64::try_from(path.rtt.as_micros()).ok().filter(|rtt| *rtt > 0),
+            rtt_us: u64::try_from(path.rtt.as_micros())
+                .ok()
+                .filter(|rtt| *rtt > 0),
         }),
         addrs: peer.addrs.iter().map(ToString::to_string).collect(),
         version: peer.version,

@@ -13,17 +13,26 @@ pub(crate) struct Names<'a>(pub(crate) &'a Authority);
 impl Names<'_> {
     pub(crate) fn agent(self, id: &AgentId) -> Named {
         let name = self.0.agent(id).map(|agent| agent.name.clone());
-        Named { id: id.to_string(), name: name.unwrap_or_default() }
+        Named {
+            id: id.to_string(),
+            name: name.unwrap_or_default(),
+        }
     }
 
     pub(crate) fn node(self, id: &NodeId) -> Named {
         let name = self.0.member(id).map(|member| member.name.clone());
-        Named { id: id.to_string(), name: name.unwrap_or_default() }
+        Named {
+            id: id.to_string(),
+            name: name.unwrap_or_default(),
+        }
     }
 
     pub(crate) fn space(self, id: &SpaceId) -> Named {
         let name = self.0.space(id).map(|space| space.name.clone());
-        Named { id: id.to_string(), name: name.unwrap_or_default() }
+        Named {
+            id: id.to_string(),
+            name: name.unwrap_or_default(),
+        }
     }
 
     pub(crate) fn spaces<'s>(self, ids: impl IntoIterator<Item = &'s SpaceId>) -> Vec<Named> {
@@ -76,8 +85,10 @@ impl Names<'_> {
         let first = found.next().ok_or_else(unknown)?;
         match found.next() {
             None => Ok(first.id),
-            Some(_) => Err(ApiError::bad_request(format!("several agents are called `{wanted}`"))
-                .hint("name the agent by its id")),
+            Some(_) => Err(
+                ApiError::bad_request(format!("several agents are called `{wanted}`"))
+                    .hint("name the agent by its id"),
+            ),
         }
     }
 }

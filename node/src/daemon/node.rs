@@ -86,8 +86,11 @@ impl Node {
     /// Returns the name others know the node by, or would.
     pub(crate) fn name(&self) -> String {
         let authority = self.replica.authority();
-        let name = authority.member(&self.id()).map(|member| member.name.clone());
-        name.filter(|name| !name.is_empty()).unwrap_or_else(|| self.config.name.clone())
+        let name = authority
+            .member(&self.id())
+            .map(|member| member.name.clone());
+        name.filter(|name| !name.is_empty())
+            .unwrap_or_else(|| self.config.name.clone())
     }
 
     /// Fails unless the node belongs to a mesh.
@@ -96,8 +99,12 @@ impl Node {
         if authority.mesh().is_some() && authority.is_member(&self.id()) {
             return Ok(authority);
         }
-        Err(ApiError::new(StatusCode::CONFLICT, "no_mesh", "this node belongs to no mesh")
-            .hint("found one with `rhizome init`, or join one with `rhizome join <invite>`"))
+        Err(ApiError::new(
+            StatusCode::CONFLICT,
+            "no_mesh",
+            "this node belongs to no mesh",
+        )
+        .hint("found one with `rhizome init`, or join one with `rhizome join <invite>`"))
     }
 
     pub(crate) fn sandboxes(&self) -> Result<&Sandboxes, ApiError> {
@@ -169,7 +176,9 @@ pub(crate) async fn blocking<T: Send + 'static>(
 
 /// Returns the time in Unix milliseconds.
 pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_millis()).expect("the clock stands before the year 500 million")
 }
 

@@ -36,15 +36,20 @@ impl Node {
         let sandboxes = self.sandboxes()?;
         let mut labels = body.labels;
         if let Some(label) = labels.keys().find(|label| label.starts_with(OWN_LABELS)) {
-            let message = format!("the label `{}` is the node's to set", super::memory::clip(label));
+            let message = format!(
+                "the label `{}` is the node's to set",
+                super::memory::clip(label)
+            );
             return Err(ApiError::denied(message));
         }
         match &body.agent {
             Some(agent) => labels.extend(self.door_labels(agent, &body.spaces).await?),
             None if body.spaces.is_empty() => {}
             None => {
-                return Err(ApiError::bad_request("spaces without an agent that could use them")
-                    .hint("add `--agent`"));
+                return Err(
+                    ApiError::bad_request("spaces without an agent that could use them")
+                        .hint("add `--agent`"),
+                );
             }
         }
         let spec = SandboxSpec {
@@ -55,8 +60,14 @@ impl Node {
             env: body.env,
             labels,
         };
-        let info = sandboxes.create(spec, progress).await.map_err(|error| fail::sandbox(&error))?;
-        Ok(SandboxCreated { schema: SCHEMA, sandbox: self.sandbox_of(info) })
+        let info = sandboxes
+            .create(spec, progress)
+            .await
+            .map_err(|error| fail::sandbox(&error))?;
+        Ok(SandboxCreated {
+            schema: SCHEMA,
+            sandbox: self.sandbox_of(info),
+        })
     }
 
     /// Returns the labels that bind a sandbox to an agent and its spaces.
@@ -100,35 +111,48 @@ impl Node {
     /// Lists the sandboxes, newest first.
     pub(crate) fn list_sandboxes(&self) -> Result<Sandboxes, ApiError> {
         let sandboxes = self.sandboxes()?.list();
-        let sandboxes = sandboxes.into_iter().map(|info| self.sandbox_of(info)).collect();
-        Ok(Sandboxes { schema: SCHEMA, sandboxes })
+        let sandboxes = sandboxes
+            .into_iter()
+            .map(|info| self.sandbox_of(info))
+            .collect();
+        Ok(Sandboxes {
+            schema: SCHEMA,
+            sandboxes,
+        })
     }
 
     /// Returns one sandbox by id, name or unique prefix.
     pub(crate) fn show_sandbox(&self, wanted: &str) -> Result<SandboxCreated, ApiError> {
         let info = self.find_sandbox(wanted)?;
-        Ok(SandboxCreated { schema: SCHEMA, sandbox: self.sandbox_of(info) })
+        Ok(SandboxCreated {
+            schema: SCHEMA,
+            sandbox: self.sandbox_of(info),
+        })
     }
 
     pub(crate) fn find_sandbox(&self, wanted: &str) -> Result<SandboxInfo, ApiError> {
-        self.sandboxes()?.get(wanted).map_err(|error| fail::sandbox(&error))
+        self.sandboxes()?
+            .get(wanted)
+            .map_err(|error| fail::sandbox(&error))
     }
 
     pub(crate) async fn kill_sandbox(&self, wanted: &str) -> Result<(), ApiError> {
         let id = self.find_sandbox(wanted)?.id;
-        self.sandboxes()?.kill(&id).await.map_err(|error| fail::sandbox(&error))
+        self.sandboxes()?
+            .kill(&id)
+            .await
+            .map_err(|error| fail::sandbox(&error))
     }
 
     pub(crate) async fn sandbox_logs(&self, wanted: &str) -> Result<String, ApiError> {
         let id = self.find_sandbox(wanted)?.id;
-        self.sandboxes()?.logs(&id).await.map_err(|error| fail::sandbox(&error))
+        self.sandboxes()?
+            .logs(&id)
+            .await
+            .map_err(|error| fail::sandbox(&error))
     }
 
-    pub(crate) async fn exec(
-        &self,
-        wanted: &str,
-        body: ExecBody,
-    ) -> Result<ExecHandle, ApiError> {
+    pub(crate) async fn exec(&self, wanted: &str, body: ExecBody) -> Result<ExecHandle, ApiError> {
         if body.argv.is_empty() {
             return Err(ApiError::bad_request("there is no command to run")
                 .hint("put it after `--`: rhizome sandbox exec <sandbox> -- <command>"));
@@ -142,24 +166,44 @@ impl Node {
             stdin: body.stdin,
             timeout: body.timeout_ms.map(std::time::Duration::from_millis),
         };
-        self.sandboxes()?.exec(&id, request).await.map_err(|error| fail::sandbox(&error))
+        self.sandboxes()?
+            .exec(&id, request)
+            .await
+            .map_err(|error| fail::sandbox(&error))
     }
 
     pub(crate) async fn stat(&self, wanted: &str, path: &str) -> Result<FileStat, ApiError> {
         let id = self.find_sandbox(wanted)?.id;
-        let stat =
-            self.sandboxes()?.stat(&id, path).await.map_err(|error| fail::sandbox(&error))?;
-        let name = path.rsplit('/').find(|part| !part.is_empty()).unwrap_or("/");
-        Ok(FileStat { schema: SCHEMA, file: file_entry(name.to_owned(), &stat) })
+        let stat = self
+            .sandboxes()?
+            .stat(&id, path)
+            .await
+            .map_err(|error| fail::sandbox(&error))?;
+        let name = path
+            .rsplit('/')
+            .find(|part| !part.is_empty())
+            .unwrap_or("/");
+        Ok(FileStat {
+            schema: SCHEMA,
+            file: file_entry(name.to_owned(), &stat),
+        })
     }
 
     pub(crate) async fn list_dir(&self, wanted: &str, path: &str) -> Result<DirListing, ApiError> {
         let id = self.find_sandbox(wanted)?.id;
-        let entries =
-            self.sandboxes()?.list_dir(&id, path).await.map_err(|error| fail::sandbox(&error))?;
-        let entries =
-            entries.into_iter().map(|entry| file_entry(entry.name, &entry.stat)).collect();
-        Ok(DirListing { schema: SCHEMA, entries })
+        let entries = self
+            .sandboxes()?
+            .list_dir(&id, path)
+            .await
+            .map_err(|error| fail::sandbox(&error))?;
+        let entries = entries
+            .into_iter()
+            .map(|entry| file_entry(entry.name, &entry.stat))
+            .collect();
+        Ok(DirListing {
+            schema: SCHEMA,
+            entries,
+        })
     }
 
     pub(crate) async fn make_dir(
@@ -210,13 +254,21 @@ impl Node {
             }
             "debian" => images.build_debian(&body.packages, progress).await,
             other => {
-                let message = format!("there is no recipe for an image `{}`", super::memory::clip(other));
-                return Err(ApiError::new(StatusCode::NOT_FOUND, "unknown_image", message)
-                    .hint("the recipes are `minimal` and `debian`"));
+                let message = format!(
+                    "there is no recipe for an image `{}`",
+                    super::memory::clip(other)
+                );
+                return Err(
+                    ApiError::new(StatusCode::NOT_FOUND, "unknown_image", message)
+                        .hint("the recipes are `minimal` and `debian`"),
+                );
             }
         };
         let image = image_of(built.map_err(|error| fail::image(&error))?);
-        Ok(ImageBuilt { schema: SCHEMA, image })
+        Ok(ImageBuilt {
+            schema: SCHEMA,
+            image,
+        })
     }
 
     /// Lists the images.
@@ -224,7 +276,10 @@ impl Node {
         let sandboxes = self.sandboxes()?.clone();
         let found = super::node::blocking(move || sandboxes.images().list()).await?;
         let images = found.map_err(|error| fail::image(&error))?;
-        Ok(Images { schema: SCHEMA, images: images.into_iter().map(image_of).collect() })
+        Ok(Images {
+            schema: SCHEMA,
+            images: images.into_iter().map(image_of).collect(),
+        })
     }
 
     fn sandbox_of(&self, info: SandboxInfo) -> Sandbox {
@@ -238,7 +293,10 @@ impl Node {
             SandboxState::Failed { reason } => ("failed", Some(reason.clone())),
             SandboxState::Killed => ("killed", None),
         };
-        let labels = info.labels.iter().filter(|(label, _)| !label.starts_with(OWN_LABELS));
+        let labels = info
+            .labels
+            .iter()
+            .filter(|(label, _)| !label.starts_with(OWN_LABELS));
         Sandbox {
             id: info.id.to_string(),
             name: info.name.clone(),
@@ -254,7 +312,9 @@ impl Node {
             boot_ms: info.boot_ms,
             agent: bound.agent.map(|agent| names.agent(&agent)),
             spaces: names.spaces(&bound.spaces),
-            labels: labels.map(|(label, value)| (label.clone(), value.clone())).collect(),
+            labels: labels
+                .map(|(label, value)| (label.clone(), value.clone()))
+                .collect(),
             fingerprint_hash: Hash::from_bytes(info.fingerprint.hash()).to_string(),
             fingerprint: serde_json::to_value(&info.fingerprint).unwrap_or_default(),
         }
@@ -271,10 +331,18 @@ pub(crate) struct Bound {
 impl Bound {
     /// Reads the labels of a sandbox; what does not parse grants nothing.
     pub(crate) fn of(info: &SandboxInfo) -> Self {
-        let label = |name: &str| info.labels.get(name).map(String::as_str).unwrap_or_default();
+        let label = |name: &str| {
+            info.labels
+                .get(name)
+                .map(String::as_str)
+                .unwrap_or_default()
+        };
         Self {
             agent: label(AGENT_LABEL).parse().ok(),
-            spaces: label(SPACES_LABEL).split(',').filter_map(|id| id.parse().ok()).collect(),
+            spaces: label(SPACES_LABEL)
+                .split(',')
+                .filter_map(|id| id.parse().ok())
+                .collect(),
         }
     }
 }
@@ -284,7 +352,6 @@ pub(crate) fn is_alive(info: &SandboxInfo) -> bool {
     !info.state.has_ended()
 }
 
-
 fn file_entry(name: String, stat: &rhizome_sandbox::FileStat) -> FileEntry {
     use rhizome_sandbox::FileKind as Kind;
     let kind = match stat.kind {
@@ -293,7 +360,12 @@ fn file_entry(name: String, stat: &rhizome_sandbox::FileStat) -> FileEntry {
         Kind::Symlink => FileKind::Link,
         Kind::Other => FileKind::Other,
     };
-    FileEntry { name, kind, size: stat.size, mode: stat.mode }
+    FileEntry {
+        name,
+        kind,
+        size: stat.size,
+        mode: stat.mode,
+    }
 }
 
 fn image_of(info: ImageInfo) -> Image {

@@ -1,5 +1,6 @@
 //! Who and how this node is.
 use rhizome_identity::Role;
+use rhizome_memory::RecoveryReport;
 
 use super::{
     caller::Caller,
@@ -32,7 +33,10 @@ impl Node {
         let spaces = mine.iter().map(|id| SelfSpace {
             id: id.to_string(),
             name: names.space(id).name,
-            role: authority.role_in(&self.id(), id).map(|role| role.to_string()).unwrap_or_default(),
+            role: authority
+                .role_in(&self.id(), id)
+                .map(|role| role.to_string())
+                .unwrap_or_default(),
         });
         Ok(SelfInfo {
             schema: SCHEMA,
@@ -49,11 +53,17 @@ impl Node {
     pub(crate) async fn status(&self) -> Result<Status, ApiError> {
         let authority = self.replica.authority();
         let peers = self.mesh.peers();
-        let connected =
-            peers.iter().filter(|peer| peer.state == rhizome_mesh::net::PeerState::Connected).count();
+        let connected = peers
+            .iter()
+            .filter(|peer| peer.state == rhizome_mesh::net::PeerState::Connected)
+            .count();
         let role = authority.member(&self.id()).map(|member| member.role);
         let spaces = self.space_list(|space| {
-            space.role.as_deref().and_then(|role| role.parse::<Role>().ok()).is_some()
+            space
+                .role
+                .as_deref()
+                .and_then(|role| role.parse::<Role>().ok())
+                .is_some()
         });
         let free = self.data.free_bytes().unwrap_or_default();
         Ok(Status {
@@ -65,7 +75,12 @@ impl Node {
             root: self.data.join("root.key").exists(),
             data_dir: self.data.path().display().to_string(),
             socket: self.data.socket().display().to_string(),
-            addrs: self.mesh.local_addrs().iter().map(ToString::to_string).collect(),
+            addrs: self
+                .mesh
+                .local_addrs()
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
             pid: std::process::id(),
             started_ms: self.started_ms,
             resident_bytes: blocking(resident_bytes).await?,
@@ -109,13 +124,41 @@ impl Node {
         Recovery {
             clean: report.is_clean(),
             took_ms: self.opened_in_ms,
-            items: report.items(),
-            torn_bytes: report.torn_bytes(),
-            damaged: report.damaged(),
-            index_rebuilt: report.index_rebuilt(),
-            notes: report.notes(),
+            replayed: report.replayed,
+            torn_bytes: report.torn_bytes,
+            damaged: report.damage.len(),
+            lost: report.lost.iter().map(ToString::to_string).collect(),
+            index_rebuilt: report.index_rebuilt,
+            notes: recovery_notes(report),
         }
     }
+}
+
+/// Says in sentences what opening the store found; nothing if all was well.
+pub(super) fn recovery_notes(report: &RecoveryReport) -> Vec<String> {
+    let mut notes = Vec::new();
+    if report.torn_bytes > 0 {
+        let bytes = report.torn_bytes;
+        notes.push(format!(
+            "cut {bytes} bytes of an unfinished write; nothing acknowledged was in it"
+        ));
+    }
+    for damage in &report.damage {
+        notes.push(format!(
+            "skipped a damaged region of segment {}, bytes {} to {}; peers are asked for what was in it",
+            damage.segment, damage.from, damage.to
+        ));
+    }
+    if !report.lost.is_empty() {
+        let lost = report.lost.len();
+        notes.push(format!(
+            "{lost} fragments of this node's agents were in damaged regions"
+        ));
+    }
+    if report.index_rebuilt {
+        notes.push("built the index anew from the segments".to_owned());
+    }
+    notes
 }
 
 /// Returns the memory of this process that is in RAM; 0 where the system does not say.

@@ -32,7 +32,10 @@ impl Limits {
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
             in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT)),
-            bucket: Mutex::new(Bucket { tokens: f64::from(REQUEST_BURST), at: now }),
+            bucket: Mutex::new(Bucket {
+                tokens: f64::from(REQUEST_BURST),
+                at: now,
+            }),
         }
     }
 
@@ -41,7 +44,10 @@ impl Limits {
     /// # Errors
     /// How long to wait before the next try.
     pub(crate) fn take(&self, now: Instant) -> Result<(), Duration> {
-        let mut bucket = self.bucket.lock().expect("no code panics while it holds this lock");
+        let mut bucket = self
+            .bucket
+            .lock()
+            .expect("no code panics while it holds this lock");
         let rate = f64::from(REQUESTS_PER_SECOND);
         let earned = now.saturating_duration_since(bucket.at).as_secs_f64() * rate;
         bucket.tokens = (bucket.tokens + earned).min(f64::from(REQUEST_BURST));
@@ -78,7 +84,9 @@ mod tests {
         }
         let wait = limits.take(start).unwrap_err();
         assert!(wait <= Duration::from_millis(10), "{wait:?}");
-        limits.take(start + wait + Duration::from_micros(1)).unwrap();
+        limits
+            .take(start + wait + Duration::from_micros(1))
+            .unwrap();
         // A clock that seems to go back earns nothing and breaks nothing.
         limits.take(start).unwrap_err();
         let later = start + Duration::from_secs(60);
@@ -91,7 +99,9 @@ mod tests {
     #[test]
     fn connections_are_counted() {
         let limits = Limits::new(Instant::now());
-        let held: Vec<_> = (0..MAX_CONNECTIONS).map(|_| limits.connect().unwrap()).collect();
+        let held: Vec<_> = (0..MAX_CONNECTIONS)
+            .map(|_| limits.connect().unwrap())
+            .collect();
         assert!(limits.connect().is_none());
         drop(held);
         assert!(limits.connect().is_some());

@@ -106,12 +106,15 @@ pub struct Recovery {
     pub clean: bool,
     /// How long opening took, in milliseconds.
     pub took_ms: u64,
-    /// Fragments and records read.
-    pub items: u64,
+    /// Stored items read again to bring the index up to date.
+    pub replayed: u64,
     /// Bytes of an unfinished write cut off the end.
     pub torn_bytes: u64,
-    /// Damaged records skipped.
-    pub damaged: u64,
+    /// Damaged regions skipped.
+    pub damaged: usize,
+    /// Fragments of this node's own agents that were in them.
+    #[serde(default)]
+    pub lost: Vec<String>,
     /// Whether the index was rebuilt.
     pub index_rebuilt: bool,
     /// What was found, in sentences.
