@@ -3,12 +3,14 @@
 //! - [`daemon`]: the parts of a node, started in order, served and stopped
 //! - [`api`]: what travels over the daemon's socket, and the routes that answer it
 //! - `door`: the few of those routes that a sandbox reaches, and whose it is
+//! - [`cli`]: the command line, every verb through that API
 //! - [`config`], [`datadir`]: settings and files; nothing else reads either
 //! - `agents`: the keys of the agents that speak here
 //! - [`error`]: errors as the API tells them
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod cli;
 pub mod config;
 pub mod daemon;
 pub mod datadir;

@@ -59,9 +59,16 @@ pub(super) async fn pump(connection: Upgraded, mut handle: ExecHandle, stdin: bo
     let reading = async {
         while let Some(Ok(frame)) = frames.next().await {
             match frame {
-                Frame::Stdin(bytes) if queue.send(Some(bytes)).await.is_err() => break,
-                Frame::StdinEnd if queue.send(None).await.is_err() => break,
-                Frame::Stdin(_) | Frame::StdinEnd => {}
+                Frame::Stdin(bytes) => {
+                    if queue.send(Some(bytes)).await.is_err() {
+                        break;
+                    }
+                }
+                Frame::StdinEnd => {
+                    if queue.send(None).await.is_err() {
+                        break;
+                    }
+                }
                 Frame::Signal(number) => {
                     let _ = handle.signal(number).await;
                 }

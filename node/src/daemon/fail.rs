@@ -84,7 +84,7 @@ pub(crate) fn name(error: ConfigError) -> ApiError {
 }
 
 pub(crate) fn invite(error: &InviteError) -> ApiError {
-    ApiError::of(StatusCode::BAD_REQUEST, "bad_invite", error).maybe_hint(error.hint())
+    ApiError::of(StatusCode::BAD_REQUEST, "bad_invite", error).hint(error.hint())
 }
 
 pub(crate) fn join(error: &JoinError) -> ApiError {

@@ -1,0 +1,11 @@
+//! Real daemons, started from the built program, each on a directory and a loopback port of its own.
+#[path = "daemon/api.rs"]
+mod api;
+#[path = "daemon/crash.rs"]
+mod crash;
+#[path = "daemon/disk.rs"]
+mod disk;
+#[path = "daemon/mesh.rs"]
+mod mesh;
+#[path = "daemon/support.rs"]
+mod support;
