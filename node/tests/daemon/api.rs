@@ -24,7 +24,13 @@ fn before_it_belongs_to_a_mesh_a_node_says_what_to_do() {
     let daemon = Daemon::start(&temp.path().join("node"), "laptop");
     let status = daemon.get("/v1/status");
     assert_eq!(status["mesh"], Value::Null);
-    assert!(status["addrs"][0].as_str().unwrap().starts_with("127.0.0.1:"), "{status}");
+    assert!(
+        status["addrs"][0]
+            .as_str()
+            .unwrap()
+            .starts_with("127.0.0.1:"),
+        "{status}"
+    );
     assert!(status["resident_bytes"].as_u64().unwrap() > 1 << 20);
     assert_eq!(daemon.get("/v1/self")["agent"], Value::Null);
     let publish = json!({"kind": "fact", "title": "t"});
@@ -38,16 +44,33 @@ fn before_it_belongs_to_a_mesh_a_node_says_what_to_do() {
         ("GET", "/v1/watch", None),
     ] {
         let answer = daemon.ask(method, path, body);
-        assert_eq!((answer.0, code(&answer)), (409, "no_mesh"), "{method} {path}: {answer:?}");
-        assert!(answer.1["error"]["hint"].as_str().unwrap().contains("rhizome init"));
+        assert_eq!(
+            (answer.0, code(&answer)),
+            (409, "no_mesh"),
+            "{method} {path}: {answer:?}"
+        );
+        assert!(
+            answer.1["error"]["hint"]
+                .as_str()
+                .unwrap()
+                .contains("rhizome init")
+        );
     }
     let answer = daemon.ask("POST", "/v1/sandboxes", Some(json!({})));
     assert_eq!((answer.0, code(&answer)), (503, "no_sandboxes"));
     assert!(answer.1["error"]["hint"].is_string());
     let doctor = daemon.get("/v1/doctor");
-    let names: Vec<_> = doctor["checks"].as_array().unwrap().iter().map(|c| &c["name"]).collect();
+    let names: Vec<_> = doctor["checks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| &c["name"])
+        .collect();
     for name in ["data directory", "disk space", "UDP port", "clock", "store"] {
-        assert!(names.iter().any(|found| *found == name), "{name} is missing in {names:?}");
+        assert!(
+            names.iter().any(|found| *found == name),
+            "{name} is missing in {names:?}"
+        );
     }
 }
 
@@ -62,7 +85,10 @@ fn every_verb_of_memory_through_the_socket_and_after_a_restart() {
     let again = daemon.ask("POST", "/v1/mesh/init", Some(init));
     assert_eq!((again.0, code(&again)), (409, "already_in_mesh"));
 
-    let agent = daemon.post("/v1/agents", json!({"name": "mender", "spaces": ["findings"]}));
+    let agent = daemon.post(
+        "/v1/agents",
+        json!({"name": "mender", "spaces": ["findings"]}),
+    );
     assert_eq!(agent["here"], true);
     let taken = daemon.ask("POST", "/v1/agents", Some(json!({"name": "mender"})));
     assert_eq!((taken.0, code(&taken)), (409, "agent_exists"));
@@ -73,7 +99,10 @@ fn every_verb_of_memory_through_the_socket_and_after_a_restart() {
                "text": "the resolver picks a release candidate", "tags": ["build"], "task": "mend"}),
     );
     assert_eq!((&fix["schema"], &fix["seq"]), (&json!(1), &json!(0)));
-    let by_default = daemon.post("/v1/memory", json!({"kind": "fact", "title": "the build is slow"}));
+    let by_default = daemon.post(
+        "/v1/memory",
+        json!({"kind": "fact", "title": "the build is slow"}),
+    );
     let saved = daemon.post(
         "/v1/context/checkpoint",
         json!({"agent": "mender", "task": "mend", "goal": "green tests", "status": "at it",
@@ -83,7 +112,10 @@ fn every_verb_of_memory_through_the_socket_and_after_a_restart() {
     assert_eq!(saved["seq"], 1, "the second fragment of that agent");
 
     let check = |daemon: &Daemon| {
-        let hits = daemon.post("/v1/recall", json!({"query": "which parser version", "kinds": ["fix"]}));
+        let hits = daemon.post(
+            "/v1/recall",
+            json!({"query": "which parser version", "kinds": ["fix"]}),
+        );
         assert_eq!(hits["hits"][0]["doc"], fix["doc"], "{hits}");
         assert_eq!(hits["hits"][0]["author"]["name"], "mender");
         assert_eq!(hits["hits"][0]["node"]["name"], "laptop");
@@ -93,18 +125,31 @@ fn every_verb_of_memory_through_the_socket_and_after_a_restart() {
         let shown = daemon.get(&format!("/v1/memory/{}", fix["doc"].as_str().unwrap()));
         assert_eq!(shown["tags"], json!(["build"]));
         let why = daemon.get(&format!("/v1/why/{}", fix["id"].as_str().unwrap()));
-        assert_eq!((&why["state"], &why["author"]["name"]), (&json!("applied"), &json!("mender")));
+        assert_eq!(
+            (&why["state"], &why["author"]["name"]),
+            (&json!("applied"), &json!("mender"))
+        );
         assert!(!why["chain"].as_array().unwrap().is_empty(), "{why}");
         let context = daemon.get("/v1/context?task=mend");
-        assert_eq!((&context["goal"], &context["status"]), (&json!("green tests"), &json!("at it")));
+        assert_eq!(
+            (&context["goal"], &context["status"]),
+            (&json!("green tests"), &json!("at it"))
+        );
         assert_eq!(context["explored"][0]["result"], "no help");
         assert_eq!(context["errors"][0]["fix"], "pin");
         assert_eq!(context["next"][0]["what"], "run the tests");
         let verification = &context["verification"];
-        assert_eq!((&verification["total"], &verification["ok"]), (&json!(1), &json!(1)), "{context}");
+        assert_eq!(
+            (&verification["total"], &verification["ok"]),
+            (&json!(1), &json!(1)),
+            "{context}"
+        );
         assert_eq!(daemon.get("/v1/contexts")["contexts"][0]["task"], "mend");
         let space = &daemon.get("/v1/spaces")["spaces"][0];
-        assert_eq!((&space["name"], &space["fragments"]), (&json!("findings"), &json!(3)));
+        assert_eq!(
+            (&space["name"], &space["fragments"]),
+            (&json!("findings"), &json!(3))
+        );
         let titles: Vec<_> = daemon
             .client()
             .lines("/v1/watch")
@@ -112,7 +157,10 @@ fn every_verb_of_memory_through_the_socket_and_after_a_restart() {
             .filter(|event| event["kind"] != "context")
             .map(|event| event["title"].clone())
             .collect();
-        assert_eq!(titles, ["pin the parser to version two", "the build is slow"]);
+        assert_eq!(
+            titles,
+            ["pin the parser to version two", "the build is slow"]
+        );
     };
     check(&daemon);
     let heads = daemon.get("/v1/spaces")["spaces"][0]["heads"].clone();
@@ -120,10 +168,16 @@ fn every_verb_of_memory_through_the_socket_and_after_a_restart() {
     let daemon = Daemon::start(&dir, "laptop");
     check(&daemon);
     assert_eq!(daemon.get("/v1/spaces")["spaces"][0]["heads"], heads);
-    let next = daemon.post("/v1/memory", json!({"agent": "mender", "kind": "fact", "title": "on"}));
+    let next = daemon.post(
+        "/v1/memory",
+        json!({"agent": "mender", "kind": "fact", "title": "on"}),
+    );
     assert_eq!(next["seq"], 2, "the chain goes on where it was");
     let status = daemon.get("/v1/status");
-    assert_eq!((&status["recovery"]["clean"], &status["root"]), (&json!(true), &json!(true)));
+    assert_eq!(
+        (&status["recovery"]["clean"], &status["root"]),
+        (&json!(true), &json!(true))
+    );
     daemon.stop();
 }
 
@@ -135,7 +189,10 @@ fn a_follower_sees_what_is_published_and_can_go_on_from_there() {
     let mut follower = daemon.client().lines("/v1/watch?follow=1&after=0").unwrap();
     daemon.post("/v1/memory", json!({"kind": "fact", "title": "one"}));
     let first = follower.next().unwrap();
-    assert_eq!((&first["title"], &first["own"]), (&json!("one"), &json!(true)));
+    assert_eq!(
+        (&first["title"], &first["own"]),
+        (&json!("one"), &json!(true))
+    );
     daemon.post("/v1/memory", json!({"kind": "fact", "title": "two"}));
     assert_eq!(follower.next().unwrap()["title"], "two");
     let path = format!("/v1/watch?after={}", first["arrival"]);
@@ -155,30 +212,148 @@ fn bad_requests_say_what_is_wrong_with_them() {
     daemon.post("/v1/spaces", json!({"name": "other"}));
     let none = "0".repeat(64);
     let cases = [
-        ("POST", "/v1/memory".to_owned(), json!({"kind": "fact", "title": "t"}), 400, "space_needed"),
-        ("POST", "/v1/memory".to_owned(), json!({"kind": "fact", "title": "t", "space": "x"}), 404, "unknown_space"),
-        ("POST", "/v1/memory".to_owned(), json!({"kind": "x", "title": "t", "space": "other"}), 400, "unknown_kind"),
-        ("POST", "/v1/memory".to_owned(), json!({"kind": "fact", "title": "", "space": "other"}), 400, "bad_draft"),
-        ("POST", "/v1/memory".to_owned(), json!({"kind": "fact", "title": "t", "agent": "x"}), 404, "unknown_agent"),
-        ("POST", "/v1/memory".to_owned(), json!({"knid": "fact"}), 400, "bad_request"),
-        ("POST", "/v1/recall".to_owned(), json!({"query": " "}), 400, "bad_query"),
-        ("POST", "/v1/spaces".to_owned(), json!({"name": "other"}), 409, "space_exists"),
-        ("POST", "/v1/spaces".to_owned(), json!({"name": "a\nb"}), 400, "bad_name"),
-        ("POST", "/v1/agents".to_owned(), json!({"name": "../x"}), 400, "bad_name"),
-        ("POST", "/v1/invites".to_owned(), json!({"role": "king"}), 400, "bad_request"),
-        ("POST", "/v1/invites".to_owned(), json!({"uses": 0}), 400, "bad_request"),
-        ("POST", "/v1/context/checkpoint".to_owned(), json!({"task": "t", "space": "other"}), 400, "bad_request"),
-        ("GET", "/v1/nothing".to_owned(), Value::Null, 404, "no_route"),
-        ("DELETE", "/v1/memory".to_owned(), Value::Null, 405, "no_method"),
-        ("GET", "/v1/memory?colour=red".to_owned(), Value::Null, 400, "bad_request"),
-        ("GET", "/v1/memory/xyz".to_owned(), Value::Null, 400, "bad_request"),
-        ("GET", format!("/v1/memory/{none}"), Value::Null, 404, "not_found"),
-        ("GET", format!("/v1/why/{none}"), Value::Null, 404, "not_found"),
+        (
+            "POST",
+            "/v1/memory".to_owned(),
+            json!({"kind": "fact", "title": "t"}),
+            400,
+            "space_needed",
+        ),
+        (
+            "POST",
+            "/v1/memory".to_owned(),
+            json!({"kind": "fact", "title": "t", "space": "x"}),
+            404,
+            "unknown_space",
+        ),
+        (
+            "POST",
+            "/v1/memory".to_owned(),
+            json!({"kind": "x", "title": "t", "space": "other"}),
+            400,
+            "unknown_kind",
+        ),
+        (
+            "POST",
+            "/v1/memory".to_owned(),
+            json!({"kind": "fact", "title": "", "space": "other"}),
+            400,
+            "bad_draft",
+        ),
+        (
+            "POST",
+            "/v1/memory".to_owned(),
+            json!({"kind": "fact", "title": "t", "agent": "x"}),
+            404,
+            "unknown_agent",
+        ),
+        (
+            "POST",
+            "/v1/memory".to_owned(),
+            json!({"knid": "fact"}),
+            400,
+            "bad_request",
+        ),
+        (
+            "POST",
+            "/v1/recall".to_owned(),
+            json!({"query": " "}),
+            400,
+            "bad_query",
+        ),
+        (
+            "POST",
+            "/v1/spaces".to_owned(),
+            json!({"name": "other"}),
+            409,
+            "space_exists",
+        ),
+        (
+            "POST",
+            "/v1/spaces".to_owned(),
+            json!({"name": "a\nb"}),
+            400,
+            "bad_name",
+        ),
+        (
+            "POST",
+            "/v1/agents".to_owned(),
+            json!({"name": "../x"}),
+            400,
+            "bad_name",
+        ),
+        (
+            "POST",
+            "/v1/invites".to_owned(),
+            json!({"role": "king"}),
+            400,
+            "bad_request",
+        ),
+        (
+            "POST",
+            "/v1/invites".to_owned(),
+            json!({"uses": 0}),
+            400,
+            "bad_request",
+        ),
+        (
+            "POST",
+            "/v1/context/checkpoint".to_owned(),
+            json!({"task": "t", "space": "other"}),
+            400,
+            "bad_request",
+        ),
+        (
+            "GET",
+            "/v1/nothing".to_owned(),
+            Value::Null,
+            404,
+            "no_route",
+        ),
+        (
+            "DELETE",
+            "/v1/memory".to_owned(),
+            Value::Null,
+            405,
+            "no_method",
+        ),
+        (
+            "GET",
+            "/v1/memory?colour=red".to_owned(),
+            Value::Null,
+            400,
+            "bad_request",
+        ),
+        (
+            "GET",
+            "/v1/memory/xyz".to_owned(),
+            Value::Null,
+            400,
+            "bad_request",
+        ),
+        (
+            "GET",
+            format!("/v1/memory/{none}"),
+            Value::Null,
+            404,
+            "not_found",
+        ),
+        (
+            "GET",
+            format!("/v1/why/{none}"),
+            Value::Null,
+            404,
+            "not_found",
+        ),
     ];
     for (method, path, body, status, wanted) in cases {
         let sent = (!body.is_null()).then(|| body.clone());
         let answer = daemon.ask(method, &path, sent);
-        assert_eq!((answer.0, code(&answer)), (status, wanted), "{method} {path} {body}: {answer:?}");
+        assert_eq!(
+            (answer.0, code(&answer)),
+            (status, wanted),
+            "{method} {path} {body}: {answer:?}"
+        );
         assert!(answer.1["error"]["message"].is_string());
     }
     let long = json!({"kind": "fact", "title": "t", "text": "x".repeat(2 << 20)});

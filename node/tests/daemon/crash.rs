@@ -38,7 +38,8 @@ fn a_hundred_kills_lose_nothing_that_was_acknowledged() {
                         let title = format!("round {round} writer {writer} number {number}");
                         let body = json!({"kind": "observation", "title": title});
                         // The first request that fails is the one the kill has hit.
-                        let Ok((status, receipt)) = client.ask("POST", "/v1/memory", Some(body)) else {
+                        let Ok((status, receipt)) = client.ask("POST", "/v1/memory", Some(body))
+                        else {
                             return;
                         };
                         assert_eq!(status, 200, "{receipt}");
@@ -64,13 +65,21 @@ fn a_hundred_kills_lose_nothing_that_was_acknowledged() {
     let mut client = daemon.client();
     for (seq, id) in &by_seq {
         let (status, why) = client.ask("GET", &format!("/v1/why/{id}"), None).unwrap();
-        assert_eq!(status, 200, "fragment {seq} was acknowledged and is lost: {why}");
-        assert_eq!((&why["state"], &why["seq"]), (&json!("applied"), &json!(seq)));
+        assert_eq!(
+            status, 200,
+            "fragment {seq} was acknowledged and is lost: {why}"
+        );
+        assert_eq!(
+            (&why["state"], &why["seq"]),
+            (&json!("applied"), &json!(seq))
+        );
     }
     let last = *by_seq.keys().next_back().unwrap();
     let next = daemon.post("/v1/memory", json!({"kind": "fact", "title": "on"}));
     assert!(next["seq"].as_u64().unwrap() > last);
-    let held = daemon.get("/v1/spaces")["spaces"][0]["fragments"].as_u64().unwrap();
+    let held = daemon.get("/v1/spaces")["spaces"][0]["fragments"]
+        .as_u64()
+        .unwrap();
     // The chain has no gap: as many fragments as numbers.
     assert_eq!(held, next["seq"].as_u64().unwrap() + 1);
     daemon.stop();

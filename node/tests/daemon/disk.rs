@@ -35,7 +35,9 @@ fn a_full_disk_is_an_error_and_no_loss() {
     let _mount = match Tmpfs::mount(&dir) {
         Ok(mount) => mount,
         Err(reason) => {
-            eprintln!("skipped a_full_disk_is_an_error_and_no_loss: cannot mount a tmpfs: {reason}");
+            eprintln!(
+                "skipped a_full_disk_is_an_error_and_no_loss: cannot mount a tmpfs: {reason}"
+            );
             return;
         }
     };
@@ -44,7 +46,8 @@ fn a_full_disk_is_an_error_and_no_loss() {
     let mut acked = Vec::new();
     let mut publish = |daemon: &Daemon, number: usize| {
         let text = "x".repeat(40_000);
-        let body = json!({"kind": "observation", "title": format!("number {number}"), "text": text});
+        let body =
+            json!({"kind": "observation", "title": format!("number {number}"), "text": text});
         let answer = daemon.ask("POST", "/v1/memory", Some(body));
         if answer.0 == 200 {
             acked.push(answer.1["id"].as_str().unwrap().to_owned());
@@ -54,9 +57,15 @@ fn a_full_disk_is_an_error_and_no_loss() {
     assert_eq!(publish(&daemon, 0).0, 200);
     let filler = dir.join("filler");
     fill(&filler);
-    let refused = (1..400).map(|number| publish(&daemon, number)).find(|answer| answer.0 != 200);
+    let refused = (1..400)
+        .map(|number| publish(&daemon, number))
+        .find(|answer| answer.0 != 200);
     let refused = refused.expect("a disk without room refuses at some point");
-    assert_eq!((refused.0, code(&refused)), (507, "disk_full"), "{refused:?}");
+    assert_eq!(
+        (refused.0, code(&refused)),
+        (507, "disk_full"),
+        "{refused:?}"
+    );
     assert!(refused.1["error"]["hint"].is_string());
     // What was acknowledged can still be read, on the full disk.
     let status = daemon.get("/v1/status");

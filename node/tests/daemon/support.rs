@@ -13,8 +13,8 @@ use serde_json::Value;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running daemon; dropped, it is killed.
-pub struct Daemon {
-    pub dir: PathBuf,
+pub(crate) struct Daemon {
+    pub(crate) dir: PathBuf,
     child: Child,
     // Kept open: a daemon that cannot write to its standard output would learn of it.
     _stdout: BufReader<std::process::ChildStdout>,
@@ -22,7 +22,7 @@ pub struct Daemon {
 
 impl Daemon {
     /// Starts a daemon on `dir` and returns once it answers.
-    pub fn start(dir: &Path, name: &str) -> Self {
+    pub(crate) fn start(dir: &Path, name: &str) -> Self {
         let mut child = command(dir, name)
             .env("RHIZOME_READY_STDOUT", "1")
             .stdout(Stdio::piped())
@@ -33,49 +33,65 @@ impl Daemon {
         let mut line = String::new();
         stdout.read_line(&mut line).expect("stdout can be read");
         assert_eq!(line, "ready\n", "the daemon did not start: {}", said(dir));
-        Self { dir: dir.to_owned(), child, _stdout: stdout }
+        Self {
+            dir: dir.to_owned(),
+            child,
+            _stdout: stdout,
+        }
     }
 
     /// Returns a client of it.
-    pub fn client(&self) -> Client {
-        Client { socket: self.dir.join("api.sock"), open: None }
+    pub(crate) fn client(&self) -> Client {
+        Client {
+            socket: self.dir.join("api.sock"),
+            open: None,
+        }
     }
 
     /// Asks once and returns status and body.
-    pub fn ask(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
-        self.client().ask(method, path, body).expect("the daemon answers")
+    pub(crate) fn ask(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+        self.client()
+            .ask(method, path, body)
+            .expect("the daemon answers")
     }
 
-    pub fn get(&self, path: &str) -> Value {
+    pub(crate) fn get(&self, path: &str) -> Value {
         let (status, body) = self.ask("GET", path, None);
         assert_eq!(status, 200, "GET {path}: {body}");
         body
     }
 
-    pub fn post(&self, path: &str, body: Value) -> Value {
+    pub(crate) fn post(&self, path: &str, body: Value) -> Value {
         let (status, answer) = self.ask("POST", path, Some(body));
         assert_eq!(status, 200, "POST {path}: {answer}");
         answer
     }
 
     /// Founds a mesh with one space.
-    pub fn found(&self, space: &str) {
-        self.post("/v1/mesh/init", serde_json::json!({"name": "lab", "space": space}));
+    pub(crate) fn found(&self, space: &str) {
+        self.post(
+            "/v1/mesh/init",
+            serde_json::json!({"name": "lab", "space": space}),
+        );
     }
 
     /// Kills it with SIGKILL and waits until it is gone.
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it can be waited for");
     }
 
     /// Asks it to stop and waits until it has.
-    pub fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         self.post("/v1/down", serde_json::json!({}));
-        assert!(self.child.wait().expect("it can be waited for").success(), "{}", said(&self.dir));
+        assert!(
+            self.child.wait().expect("it can be waited for").success(),
+            "{}",
+            said(&self.dir)
+        );
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 }
@@ -88,12 +104,20 @@ impl Drop for Daemon {
 }
 
 /// Returns `rhizome up` on `dir`, without sandboxes and on loopback.
-pub fn command(dir: &Path, name: &str) -> Command {
+pub(crate) fn command(dir: &Path, name: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rhizome"));
     command
         .arg("--data-dir")
         .arg(dir)
-        .args(["up", "--name", name, "--bind", "127.0.0.1:0", "--no-mdns", "--no-sandboxes"])
+        .args([
+            "up",
+            "--name",
+            name,
+            "--bind",
+            "127.0.0.1:0",
+            "--no-mdns",
+            "--no-sandboxes",
+        ])
         .stdin(Stdio::null());
     command
 }
@@ -105,29 +129,38 @@ fn log_path(dir: &Path) -> PathBuf {
 
 fn log_of(dir: &Path) -> std::fs::File {
     let path = log_path(dir);
-    std::fs::OpenOptions::new().create(true).append(true).open(path).expect("the log opens")
+    std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .expect("the log opens")
 }
 
 /// Returns what the daemon on `dir` said on its standard error.
-pub fn said(dir: &Path) -> String {
+pub(crate) fn said(dir: &Path) -> String {
     std::fs::read_to_string(log_path(dir)).unwrap_or_default()
 }
 
 /// One keep-alive connection to a daemon, opened when needed.
-pub struct Client {
+pub(crate) struct Client {
     socket: PathBuf,
     open: Option<BufReader<UnixStream>>,
 }
 
 impl Client {
     /// Sends a request and returns status and body; `Null` if the body is no JSON.
-    pub fn ask(&mut self, method: &str, path: &str, body: Option<Value>) -> io::Result<(u16, Value)> {
+    pub(crate) fn ask(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: Option<Value>,
+    ) -> io::Result<(u16, Value)> {
         let (status, bytes) = self.ask_bytes(method, path, body)?;
         Ok((status, serde_json::from_slice(&bytes).unwrap_or_default()))
     }
 
     /// Sends a request and returns status and body.
-    pub fn ask_bytes(
+    pub(crate) fn ask_bytes(
         &mut self,
         method: &str,
         path: &str,
@@ -143,7 +176,7 @@ impl Client {
     }
 
     /// Sends a request and returns its answer's lines as they come.
-    pub fn lines(mut self, path: &str) -> io::Result<impl Iterator<Item = Value>> {
+    pub(crate) fn lines(mut self, path: &str) -> io::Result<impl Iterator<Item = Value>> {
         self.send("GET", path, "")?;
         let mut reader = self.open.take().expect("it was just used");
         let (status, _) = head(&mut reader)?;
@@ -162,7 +195,10 @@ impl Client {
         }
         let stream = self.open.as_mut().expect("it was just opened").get_mut();
         let length = body.len();
-        write!(stream, "{method} {path} HTTP/1.1\r\nhost: node\r\ncontent-length: {length}\r\n\r\n{body}")
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: node\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
     }
 
     fn receive(&mut self) -> io::Result<(u16, Vec<u8>)> {
@@ -188,7 +224,11 @@ fn head(reader: &mut impl BufRead) -> io::Result<(u16, Option<usize>)> {
     let bad = || io::Error::from(io::ErrorKind::UnexpectedEof);
     let mut line = String::new();
     reader.read_line(&mut line)?;
-    let status = line.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(bad)?;
+    let status = line
+        .split(' ')
+        .nth(1)
+        .and_then(|code| code.parse().ok())
+        .ok_or_else(bad)?;
     let mut length = None;
     loop {
         let mut line = String::new();
@@ -216,6 +256,6 @@ fn chunk(reader: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// Returns the stable code of an error answer.
-pub fn code(answer: &(u16, Value)) -> &str {
+pub(crate) fn code(answer: &(u16, Value)) -> &str {
     answer.1["error"]["code"].as_str().unwrap_or_default()
 }
