@@ -173,7 +173,6 @@ impl Peer {
                 self.in_sync(cx, lane);
             } else if let Some(state) = self.lanes.get_mut(&lane) {
                 // The peer is at it: a session of ours would find the same.
-                state.in_sync_at = state.in_sync_at.filter(|_| false).or(state.in_sync_at);
                 if !state.progress {
                     state.due = None;
                 }
