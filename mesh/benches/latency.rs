@@ -47,7 +47,9 @@ async fn run() {
         one.sees(two.id(), PeerState::Connected).await;
         two.sees(one.id(), PeerState::Connected).await;
     }
-    let first = a.publish(space, "first", "so that the topics are joined").await;
+    let first = a
+        .publish(space, "first", "so that the topics are joined")
+        .await;
     b.receives(first.id).await;
 
     let mut acked = Samples::default();
@@ -58,7 +60,9 @@ async fn run() {
         let word = format!("wombat{round}x");
         let mut events = b.replica.events();
         let began = Instant::now();
-        let published = a.publish(space, &word, "a finding of ordinary length").await;
+        let published = a
+            .publish(space, &word, "a finding of ordinary length")
+            .await;
         let ack = Instant::now();
         loop {
             match events.recv().await {
@@ -141,7 +145,9 @@ async fn raw_round_trip() -> Samples {
     for round in 0..WARM_UP + ROUNDS {
         let began = Instant::now();
         send.write_all(&buffer).await.expect("the server reads");
-        recv.read_exact(&mut buffer).await.expect("the server echoes");
+        recv.read_exact(&mut buffer)
+            .await
+            .expect("the server echoes");
         if round >= WARM_UP {
             samples.push(began.elapsed());
         }

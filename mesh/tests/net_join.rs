@@ -25,7 +25,11 @@ async fn a_join_tells_mesh_spaces_and_inviter() {
     assert_eq!(joined.by, a.id());
     let authority = a.replica.authority();
     assert_eq!(authority.member(&b.id()).unwrap().name, "bee");
-    assert!(b.replica.space_key(&space, authority.space(&space).unwrap().epoch).is_some());
+    assert!(
+        b.replica
+            .space_key(&space, authority.space(&space).unwrap().epoch)
+            .is_some()
+    );
 
     let again = b.mesh.join(&invite, "bee").await.unwrap_err();
     assert!(matches!(again, JoinError::AlreadyMember { mesh } if mesh == joined.mesh));
@@ -45,12 +49,9 @@ async fn one_use_is_one_use_however_many_try_at_once() {
     for n in 0..4 {
         nodes.push(Node::start(&format!("n{n}")).await);
     }
-    let results = futures::future::join_all(
-        nodes
-            .iter()
-            .map(|node| node.mesh.join(&invite, &node.name)),
-    )
-    .await;
+    let results =
+        futures::future::join_all(nodes.iter().map(|node| node.mesh.join(&invite, &node.name)))
+            .await;
     let joined = results.iter().filter(|result| result.is_ok()).count();
     assert_eq!(joined, 1, "{results:?}");
     for result in results {
@@ -132,7 +133,10 @@ async fn every_wrong_invite_says_what_is_wrong_with_it() {
     expired.not_after_ms = 1;
     assert!(matches!(
         b.mesh.join(&expired, "b").await.unwrap_err(),
-        JoinError::Expired { not_after_ms: 1, .. }
+        JoinError::Expired {
+            not_after_ms: 1,
+            ..
+        }
     ));
     // Whoever prolongs an invite by hand meets the record.
     let mut prolonged = parse(&a.invite(&[space], 1, 0));
@@ -158,7 +162,10 @@ async fn every_wrong_invite_says_what_is_wrong_with_it() {
         ..a.invite_params(&[space], 1, 60_000)
     };
     assert!(matches!(
-        b.mesh.join(&parse(&a.open(watched)), "b").await.unwrap_err(),
+        b.mesh
+            .join(&parse(&a.open(watched)), "b")
+            .await
+            .unwrap_err(),
         JoinError::Refused(Refusal::ApprovalNeeded)
     ));
     // None of them used the invite up.

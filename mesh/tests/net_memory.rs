@@ -49,7 +49,10 @@ async fn a_node_that_was_away_catches_up_and_too_few_replicas_are_named() {
     a.sees(key.id(), PeerState::Gone).await;
     let mut last = None;
     for n in 0..40 {
-        last = Some(a.publish(space, &format!("note {n}"), "while b was away").await);
+        last = Some(
+            a.publish(space, &format!("note {n}"), "while b was away")
+                .await,
+        );
     }
     let last = last.unwrap().id;
     let timeout = a
@@ -63,7 +66,11 @@ async fn a_node_that_was_away_catches_up_and_too_few_replicas_are_named() {
     b.receives(last).await;
     b.replica_says(|| b.replica.sync_state(&space).fragments >= 40)
         .await;
-    let holders = a.mesh.wait_replicas(space, last, 1, PATIENCE).await.unwrap();
+    let holders = a
+        .mesh
+        .wait_replicas(space, last, 1, PATIENCE)
+        .await
+        .unwrap();
     assert_eq!(holders, [b.id()]);
     b.mesh_says(|| {
         b.mesh.peers().iter().all(|peer| {

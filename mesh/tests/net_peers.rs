@@ -35,9 +35,7 @@ fn addr_of(node: &Node) -> EndpointAddr {
 async fn close_code(connection: &iroh::endpoint::Connection) -> u64 {
     let closed = within("the connection was not closed", connection.closed()).await;
     match closed {
-        iroh::endpoint::ConnectionError::ApplicationClosed(close) => {
-            close.error_code.into_inner()
-        }
+        iroh::endpoint::ConnectionError::ApplicationClosed(close) => close.error_code.into_inner(),
         other => panic!("closed otherwise: {other:?}"),
     }
 }
@@ -75,7 +73,10 @@ async fn garbage_from_a_member_ends_its_session_and_nothing_else() {
     let (_, _dir, key, _) = c.stop().await;
     let rogue = raw_endpoint(&key).await;
     let hello = |payload: &[u8]| {
-        let mut frame = u32::try_from(payload.len() + 1).unwrap().to_be_bytes().to_vec();
+        let mut frame = u32::try_from(payload.len() + 1)
+            .unwrap()
+            .to_be_bytes()
+            .to_vec();
         frame.push(0);
         frame.extend_from_slice(payload);
         frame
@@ -100,7 +101,10 @@ async fn garbage_from_a_member_ends_its_session_and_nothing_else() {
         after(&[0, 0, 0, 4, 1, 255, 255, 255]),
     ];
     for bytes in garbage {
-        let connection = rogue.connect(addr_of(&a), b"/rhizome/sync/1").await.unwrap();
+        let connection = rogue
+            .connect(addr_of(&a), b"/rhizome/sync/1")
+            .await
+            .unwrap();
         let (mut send, _recv) = connection.open_bi().await.unwrap();
         send.write_all(&bytes).await.unwrap();
         assert_eq!(close_code(&connection).await, 3, "{bytes:02x?}");

@@ -298,11 +298,17 @@ impl Sync {
                     Close::Misbehaved.apply(&handle.connection);
                 }
             }
+            Output::Replica { peer, id, .. } => self.shared.acks.held(peer, &[id]),
+            Output::Incompatible { peer, version } => {
+                debug!(peer = %peer.fmt_short(), version, "peer speaks another version");
+                if let Some(handle) = self.sessions().get(&peer) {
+                    Close::Misbehaved.apply(&handle.connection);
+                }
+            }
             Output::InSync { peer, lane, .. } => {
                 trace!(peer = %peer.fmt_short(), ?lane, "in sync");
                 self.shared.peers.in_sync(peer, lane, now_ms());
             }
-            _ => {}
         }
     }
 
@@ -484,8 +490,7 @@ pub(crate) fn all_items(replica: &Replica, lane: Lane) -> Vec<Bytes> {
     let ids: Vec<Hash> = {
         let set = replica.id_set(lane);
         let set = set.read().unwrap_or_else(PoisonError::into_inner);
-        let _ = &set;
-        Vec::new() // TODO idset iteration
+        set.iter().copied().collect()
     };
     replica.wires(lane, &ids, usize::MAX)
 }

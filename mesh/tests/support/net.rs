@@ -55,7 +55,12 @@ impl Node {
         Self::start_in(name, dir, NodeKey::generate(), AgentKey::generate()).await
     }
 
-    pub(crate) async fn start_in(name: &str, dir: Arc<TempDir>, key: NodeKey, agent: AgentKey) -> Self {
+    pub(crate) async fn start_in(
+        name: &str,
+        dir: Arc<TempDir>,
+        key: NodeKey,
+        agent: AgentKey,
+    ) -> Self {
         let copy = NodeKey::from_seed(*key.secret_bytes());
         let replica =
             Replica::open(&replica_dir(dir.path()), copy, ReplicaConfig::default()).unwrap();
@@ -199,7 +204,9 @@ impl Node {
             task: None,
             limit: 1,
         };
-        self.replica.recall(&query).is_ok_and(|hits| !hits.is_empty())
+        self.replica
+            .recall(&query)
+            .is_ok_and(|hits| !hits.is_empty())
     }
 
     /// Waits until `id` is durable here.
@@ -217,8 +224,9 @@ impl Node {
         let mut events = self.replica.events();
         let wait = async {
             while !condition() {
-                // A lagging listener looks again all the same.
-                let _ = events.recv().await;
+                // A lagging listener looks again all the same. The timeout is for bodies, whose
+                // arrival makes no event.
+                let _ = tokio::time::timeout(Duration::from_millis(250), events.recv()).await;
             }
         };
         within(&format!("{}: the replica never said so", self.name), wait).await;

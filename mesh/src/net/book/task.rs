@@ -66,8 +66,8 @@ impl BookTask {
                 () = stop.cancelled() => break,
                 Some(news) = run.task.news.recv() => run.news(news).await,
                 Some(dialled) = run.dials.join_next() => {
-                    if let Ok((node, false)) = dialled {
-                        run.tell(Input::DialFailed(node));
+                    if let Ok((node, reached)) = dialled {
+                        run.dialled(node, reached);
                     }
                 }
                 () = until(save) => run.task.save().await,
@@ -137,6 +137,23 @@ impl Run {
         self.learn(None, infos.collect());
         for node in joined {
             self.tell(Input::Known(node));
+            self.if_connected(node);
+        }
+    }
+
+    fn dialled(&mut self, node: NodeId, reached: bool) {
+        if reached {
+            // The dial may have ended because a session was there already.
+            self.if_connected(node);
+        } else {
+            self.tell(Input::DialFailed(node));
+        }
+    }
+
+    /// Says again that a session is up: the core forgets what it hears of a node too early.
+    fn if_connected(&mut self, node: NodeId) {
+        if self.sync.is_connected(&node) {
+            self.tell(Input::Up(node));
         }
     }
 
