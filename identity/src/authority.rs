@@ -3,11 +3,11 @@
 //! [`RecordLog`] collects records as they arrive; [`resolve`] turns any set of them into an
 //! [`Authority`], the same for the same set, whatever the order of arrival. Clocks decide nothing.
 //!
-//! Records take effect in the order (depth, id), depth being one more than that of the deepest
-//! parent. Only the root grants or revokes admins, so two admins cannot revoke each other. A
-//! Revoke voids what its subject did that the revoker had not seen, and every Grant to that subject
-//! that does not have the Revoke among its ancestors: among concurrent records Revoke beats Grant.
-//! Of concurrent Grants to one node the lower role counts.
+//! Each record is judged by its own ancestors, so that one that is dated back gains nothing. Only
+//! the root grants or revokes admins, so two admins cannot revoke each other. A Revoke voids what
+//! its subject did that the revoker had not seen, and every Grant to that subject that does not
+//! have the Revoke among its ancestors: among concurrent records Revoke beats Grant. Of concurrent
+//! Grants to one node the lower role counts, except that no admin lowers what the root gave.
 
 mod log;
 mod resolve;
@@ -87,6 +87,8 @@ pub struct AgentInfo {
 pub struct InviteState {
     /// The invite.
     pub id: InviteId,
+    /// The record that opened it.
+    pub record: RecordId,
     /// The role it gives.
     pub role: Role,
     /// The spaces it opens.
@@ -198,21 +200,25 @@ pub enum VoidReason {
 }
 
 /// Who may do what, as one set of records says.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Authority {
     pub(crate) mesh: Option<MeshId>,
     pub(crate) name: String,
     pub(crate) root: Option<PublicKey>,
     pub(crate) heads: Vec<RecordId>,
+    /// The deepest of the heads, when there are more than a record may name.
+    pub(crate) deepest: Option<Vec<RecordId>>,
+    pub(crate) known: BTreeSet<RecordId>,
     pub(crate) members: BTreeMap<NodeId, Member>,
     pub(crate) spaces: BTreeMap<SpaceId, SpaceInfo>,
-    pub(crate) agents: BTreeMap<AgentId, AgentInfo>,
+    /// Every certificate in force of each agent, oldest first.
+    pub(crate) agents: BTreeMap<AgentId, Vec<AgentInfo>>,
     pub(crate) invites: BTreeMap<InviteId, InviteState>,
-    pub(crate) keys: BTreeMap<NodeId, BTreeMap<(SpaceId, u32), WrappedKey>>,
+    /// All that were wrapped to each: one of them may be bad, another good.
+    pub(crate) keys: BTreeMap<NodeId, Vec<(SpaceId, u32, WrappedKey)>>,
     pub(crate) cuts: BTreeMap<(AgentId, SpaceId), (u64, Hash)>,
     pub(crate) revoked: BTreeSet<PublicKey>,
     pub(crate) void: Vec<(RecordId, VoidReason)>,
-    pub(crate) known: BTreeSet<RecordId>,
 }
 
 impl Authority {
@@ -231,23 +237,19 @@ impl Authority {
         self.root
     }
 
-    /// Returns the records that no other names as parent, ascending.
+    /// Returns the records in effect from which no other such record descends, ascending.
     pub fn heads(&self) -> &[RecordId] {
         &self.heads
     }
 
-    /// Returns whether this was resolved with that record in the set.
+    /// Whether the record is here, together with all its ancestors.
     pub fn knows(&self, record: &RecordId) -> bool {
         self.known.contains(record)
     }
 
-    /// Opens every space key that was wrapped to `node`; those that do not open are left out.
-    pub fn unwrap_keys(&self, node: &NodeKey) -> Vec<(SpaceId, u32, SpaceKey)> {
-        let id = node.id();
-        let opened = self.wrapped_keys_for(&id).filter_map(|(space, epoch, wrapped)| {
-            Some((space, epoch, self.unwrap_space_key(node, &space, wrapped).ok()?))
-        });
-        opened.collect()
+    /// Whether the node or agent was revoked and not let in again, or fell with its issuer.
+    pub fn is_revoked(&self, key: &PublicKey) -> bool {
+        self.revoked.contains(key)
     }
 
     /// Returns the members, by id.
@@ -293,14 +295,14 @@ impl Authority {
         self.members.get(node)?.spaces.get(space).copied()
     }
 
-    /// Returns the agents with a valid certificate, by id.
+    /// Returns the agents with a valid certificate, by id, each by its newest.
     pub fn agents(&self) -> impl Iterator<Item = &AgentInfo> {
-        self.agents.values()
+        self.agents.values().filter_map(|certs| certs.last())
     }
 
-    /// Returns an agent.
+    /// Returns an agent by its newest certificate.
     pub fn agent(&self, agent: &AgentId) -> Option<&AgentInfo> {
-        self.agents.get(agent)
+        self.agents.get(agent)?.last()
     }
 
     /// Whether `agent` on `node` may publish in `space` something it dates `at_ms`.
@@ -319,27 +321,53 @@ impl Authority {
         if is_revoked((*agent).into()) || is_revoked((*node).into()) {
             return Err(Denied::Revoked);
         }
-        let info = self.agents.get(agent).ok_or(Denied::UnknownAgent)?;
-        if info.node != *node {
-            return Err(Denied::NotCertifiedBy);
+        let certs = self.agents.get(agent).ok_or(Denied::UnknownAgent)?;
+        let mut denied = Denied::NotCertifiedBy;
+        // The newest certificate speaks first; an older one may still allow it.
+        for cert in certs.iter().rev().filter(|cert| cert.node == *node) {
+            match self.cert_allows(cert, space, at_ms) {
+                Ok(proof) => return Ok(proof),
+                Err(why) if denied == Denied::NotCertifiedBy => denied = why,
+                Err(_) => {}
+            }
         }
-        let member = self.members.get(node).ok_or(Denied::NotMember)?;
-        if !member.spaces.get(space).is_some_and(|role| role.can_write()) {
+        Err(denied)
+    }
+
+    fn cert_allows(&self, cert: &AgentInfo, space: &SpaceId, at_ms: u64) -> Result<Proof, Denied> {
+        let member = self.members.get(&cert.node).ok_or(Denied::NotMember)?;
+        if !member
+            .spaces
+            .get(space)
+            .is_some_and(|role| role.can_write())
+        {
             return Err(Denied::RoleTooLow);
         }
-        let writes = info.verbs.includes(crate::record::Verbs::WRITE);
-        if !writes || info.spaces.as_ref().is_some_and(|spaces| !spaces.contains(space)) {
+        let writes = cert.verbs.includes(crate::record::Verbs::WRITE);
+        if !writes
+            || cert
+                .spaces
+                .as_ref()
+                .is_some_and(|spaces| !spaces.contains(space))
+        {
             return Err(Denied::SpaceNotGranted);
         }
-        if info.not_after_ms.is_some_and(|end| at_ms > end) {
+        if cert.not_after_ms.is_some_and(|end| at_ms > end) {
             return Err(Denied::Expired);
         }
         let genesis = self.mesh.map(RecordId::from);
-        let chain = genesis.into_iter().chain([member.grant]).chain(info.chain.iter().copied());
-        Ok(Proof { chain: chain.collect() })
+        let chain = genesis
+            .into_iter()
+            .chain([member.grant])
+            .chain(cert.chain.iter().copied());
+        Ok(Proof {
+            chain: chain.collect(),
+        })
     }
 
     /// Returns the last fragment of `agent` in `space` that a revocation left valid, if there is one.
+    ///
+    /// `None` where [`Self::may_write`] says [`Denied::Revoked`] means that nothing is left.
     pub fn cut(&self, agent: &AgentId, space: &SpaceId) -> Option<(u64, Hash)> {
         self.cuts.get(&(*agent, *space)).copied()
     }
@@ -360,7 +388,23 @@ impl Authority {
         node: &NodeId,
     ) -> impl Iterator<Item = (SpaceId, u32, &WrappedKey)> {
         let keys = self.keys.get(node).into_iter().flatten();
-        keys.map(|((space, epoch), key)| (*space, *epoch, key))
+        keys.map(|(space, epoch, key)| (*space, *epoch, key))
+    }
+
+    /// Opens every key that was wrapped to `node`: each space and epoch once, ascending, and only
+    /// what the log committed to.
+    pub fn unwrap_keys(&self, node: &NodeKey) -> Vec<(SpaceId, u32, SpaceKey)> {
+        let mut keys: BTreeMap<(SpaceId, u32), SpaceKey> = BTreeMap::new();
+        for (space, epoch, wrapped) in self.wrapped_keys_for(&node.id()) {
+            if !keys.contains_key(&(space, epoch))
+                && let Ok(key) = self.unwrap_space_key(node, &space, wrapped)
+            {
+                keys.insert((space, epoch), key);
+            }
+        }
+        keys.into_iter()
+            .map(|((space, epoch), key)| (space, epoch, key))
+            .collect()
     }
 
     /// Opens a key that [`Self::wrapped_keys_for`] returned.
@@ -377,7 +421,11 @@ impl Authority {
         let info = self.spaces.get(space).ok_or(WrapError::Mismatch)?;
         let key = unwrap_key(node, wrapped, &info.wrap_context())?;
         let committed = info.commitments.get(&wrapped.epoch);
-        if committed == Some(&key.commitment()) { Ok(key) } else { Err(WrapError::Mismatch) }
+        if committed == Some(&key.commitment()) {
+            Ok(key)
+        } else {
+            Err(WrapError::Mismatch)
+        }
     }
 
     /// Returns the records that have no effect, and why, by id.

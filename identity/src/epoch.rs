@@ -23,6 +23,8 @@ use crate::{
 
 type Kem = X25519HkdfSha256;
 
+/// The number of a space's first key.
+pub const FIRST_EPOCH: u32 = 1;
 /// The bytes encryption adds to a body.
 pub const BODY_OVERHEAD: usize = 16;
 /// What a wrap is for, as HPKE's `info`.
@@ -132,7 +134,9 @@ pub fn wrap_key(
     context: &[u8],
 ) -> Result<WrappedKey, WrapError> {
     let bad = |_| WrapError::BadNode(*to);
-    let public = crate::id::PublicKey::from(*to).verifying_key().map_err(bad)?;
+    let public = crate::id::PublicKey::from(*to)
+        .verifying_key()
+        .map_err(bad)?;
     let public = <Kem as hpke::Kem>::PublicKey::from_bytes(public.to_montgomery().as_bytes());
     let public = public.map_err(|_| WrapError::BadNode(*to))?;
     let (enc, sealed) = hpke::single_shot_seal::<ChaCha20Poly1305, HkdfSha256, Kem>(
@@ -173,7 +177,10 @@ pub fn unwrap_key(
         &wrap_aad(wrapped.epoch, context),
     );
     let opened = Zeroizing::new(opened.map_err(|_| WrapError::Mismatch)?);
-    let key: [u8; 32] = opened.as_slice().try_into().map_err(|_| WrapError::Mismatch)?;
+    let key: [u8; 32] = opened
+        .as_slice()
+        .try_into()
+        .map_err(|_| WrapError::Mismatch)?;
     Ok(SpaceKey(key))
 }
 
@@ -191,7 +198,10 @@ mod tests {
         let nonce = random_nonce();
         let sealed = seal_body(&key, &nonce, b"header", b"a change");
         assert_eq!(sealed.len(), b"a change".len() + BODY_OVERHEAD);
-        assert_eq!(open_body(&key, &nonce, b"header", &sealed), Ok(b"a change".to_vec()));
+        assert_eq!(
+            open_body(&key, &nonce, b"header", &sealed),
+            Ok(b"a change".to_vec())
+        );
         let others = [
             open_body(&SpaceKey::generate(), &nonce, b"header", &sealed),
             open_body(&key, &random_nonce(), b"header", &sealed),
@@ -199,7 +209,11 @@ mod tests {
             open_body(&key, &nonce, b"header", &sealed[1..]),
             open_body(&key, &nonce, b"header", b""),
         ];
-        assert!(others.iter().all(|other| *other == Err(BodyError::Mismatch)));
+        assert!(
+            others
+                .iter()
+                .all(|other| *other == Err(BodyError::Mismatch))
+        );
     }
 
     #[test]
@@ -208,10 +222,22 @@ mod tests {
         let key = SpaceKey::generate();
         let wrapped = wrap_key(&key, 3, &node.id(), b"mesh").unwrap();
         assert_eq!(unwrap_key(&node, &wrapped, b"mesh").unwrap().0, key.0);
-        assert_eq!(unwrap_key(&other, &wrapped, b"mesh").unwrap_err(), WrapError::Mismatch);
-        assert_eq!(unwrap_key(&node, &wrapped, b"other").unwrap_err(), WrapError::Mismatch);
-        let moved = WrappedKey { epoch: 4, ..wrapped };
-        assert_eq!(unwrap_key(&node, &moved, b"mesh").unwrap_err(), WrapError::Mismatch);
+        assert_eq!(
+            unwrap_key(&other, &wrapped, b"mesh").unwrap_err(),
+            WrapError::Mismatch
+        );
+        assert_eq!(
+            unwrap_key(&node, &wrapped, b"other").unwrap_err(),
+            WrapError::Mismatch
+        );
+        let moved = WrappedKey {
+            epoch: 4,
+            ..wrapped
+        };
+        assert_eq!(
+            unwrap_key(&node, &moved, b"mesh").unwrap_err(),
+            WrapError::Mismatch
+        );
     }
 
     #[test]

@@ -10,9 +10,8 @@ use crate::{
     invite::{Invite, InviteEndpoint},
     keys::{AgentKey, NodeKey, RootKey, SecretKey, fill_random},
     record::{
-        AgentCert, Genesis, Grant, InviteClose, InviteOpen, MAX_PARENTS, NodeWrap,
-        RECORD_VERSION, Record, RecordBody, RecordError, SignedRecord, SpaceCreate, SpaceGrant,
-        Verbs,
+        AgentCert, Genesis, Grant, InviteClose, InviteOpen, MAX_PARENTS, NodeWrap, RECORD_VERSION,
+        Record, RecordBody, RecordError, SignedRecord, SpaceCreate, SpaceGrant, Verbs,
     },
     role::Role,
 };
@@ -51,7 +50,9 @@ impl IssueError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoMesh => Some("found one with `rhizome init` or join one with `rhizome join`"),
-            Self::NotAllowed { .. } => Some("ask an admin of the mesh; `rhizome peers` shows the roles"),
+            Self::NotAllowed { .. } => {
+                Some("ask an admin of the mesh; `rhizome peers` shows the roles")
+            }
             Self::UnknownSpace(_) => Some("list the spaces with `rhizome space list`"),
             Self::NoKey(_) => Some("wait until this node is in sync, or ask another admin"),
             Self::Wrap(_) => None,
@@ -100,7 +101,13 @@ pub fn found(
         invite: None,
     };
     let mesh = genesis.mesh();
-    let grant = sign(root.secret(), mesh, vec![genesis.id()], RecordBody::Grant(grant), now_ms)?;
+    let grant = sign(
+        root.secret(),
+        mesh,
+        vec![genesis.id()],
+        RecordBody::Grant(grant),
+        now_ms,
+    )?;
     Ok(vec![genesis, grant])
 }
 
@@ -116,7 +123,10 @@ pub fn create_space(
 ) -> Result<(SignedRecord, SpaceKey), IssueError> {
     let mesh = authority.mesh().ok_or(IssueError::NoMesh)?;
     if !is_mesh_admin(authority, &node.id()) {
-        return Err(IssueError::NotAllowed { what: "create a space", needed: Role::Admin });
+        return Err(IssueError::NotAllowed {
+            what: "create a space",
+            needed: Role::Admin,
+        });
     }
     let mut nonce = [0; 16];
     fill_random(&mut nonce);
@@ -126,10 +136,18 @@ pub fn create_space(
         name: name.to_owned(),
         nonce,
         commitment: key.commitment(),
-        keys: vec![NodeWrap { node: node.id(), key: wrapped }],
+        keys: vec![NodeWrap {
+            node: node.id(),
+            key: wrapped,
+        }],
     };
-    let record =
-        sign(node.secret(), mesh, parents(authority), RecordBody::SpaceCreate(space), now_ms)?;
+    let record = sign(
+        node.secret(),
+        mesh,
+        parents(authority, &node.public(), &[]),
+        RecordBody::SpaceCreate(space),
+        now_ms,
+    )?;
     Ok((record, key))
 }
 
@@ -183,8 +201,10 @@ pub fn open_invite(
         not_after_ms: params.not_after_ms,
         approve: params.approve,
     };
+    let needed: Vec<RecordId> = open.spaces.iter().map(|space| (*space).into()).collect();
+    let parents = parents(authority, &node.public(), &needed);
     let body = RecordBody::InviteOpen(open);
-    Ok((sign(node.secret(), mesh, parents(authority), body, now_ms)?, invite))
+    Ok((sign(node.secret(), mesh, parents, body, now_ms)?, invite))
 }
 
 /// Closes an invite early.
@@ -198,12 +218,23 @@ pub fn close_invite(
     now_ms: u64,
 ) -> Result<SignedRecord, IssueError> {
     let mesh = authority.mesh().ok_or(IssueError::NoMesh)?;
-    let own = authority.invite(&invite).is_some_and(|state| state.issuer == node.id());
+    let own = authority
+        .invite(&invite)
+        .is_some_and(|state| state.issuer == node.id());
     if !own && !is_mesh_admin(authority, &node.id()) {
-        return Err(IssueError::NotAllowed { what: "close the invite", needed: Role::Admin });
+        return Err(IssueError::NotAllowed {
+            what: "close the invite",
+            needed: Role::Admin,
+        });
     }
+    let needed: Vec<RecordId> = authority
+        .invite(&invite)
+        .map(|state| state.record)
+        .into_iter()
+        .collect();
+    let parents = parents(authority, &node.public(), &needed);
     let body = RecordBody::InviteClose(InviteClose { invite });
-    sign(node.secret(), mesh, parents(authority), body, now_ms)
+    sign(node.secret(), mesh, parents, body, now_ms)
 }
 
 /// Grants `to` a role in the mesh and in `spaces`, with every key of each space if it may read.
@@ -229,7 +260,9 @@ pub fn grant(
     may_grant(authority, &node.id(), spaces, role, "grant")?;
     let mut grants = Vec::with_capacity(spaces.len());
     for space in spaces {
-        let info = authority.space(space).ok_or(IssueError::UnknownSpace(*space))?;
+        let info = authority
+            .space(space)
+            .ok_or(IssueError::UnknownSpace(*space))?;
         let mut wrapped = Vec::new();
         if role.can_read() {
             for epoch in 1..=info.epoch {
@@ -241,12 +274,36 @@ pub fn grant(
                 }
             }
         }
-        grants.push(SpaceGrant { space: *space, role, keys: wrapped });
+        grants.push(SpaceGrant {
+            space: *space,
+            role,
+            keys: wrapped,
+        });
     }
     grants.sort_unstable_by_key(|grant| grant.space);
     grants.dedup_by_key(|grant| grant.space);
-    let grant = Grant { node: to, node_name: name.to_owned(), role, spaces: grants, invite };
-    sign(node.secret(), mesh, parents(authority), RecordBody::Grant(grant), now_ms)
+    let opened = invite
+        .and_then(|invite| authority.invite(&invite))
+        .map(|state| state.record);
+    let needed: Vec<RecordId> = opened
+        .into_iter()
+        .chain(spaces.iter().map(|space| (*space).into()))
+        .collect();
+    let parents = parents(authority, &node.public(), &needed);
+    let grant = Grant {
+        node: to,
+        node_name: name.to_owned(),
+        role,
+        spaces: grants,
+        invite,
+    };
+    sign(
+        node.secret(),
+        mesh,
+        parents,
+        RecordBody::Grant(grant),
+        now_ms,
+    )
 }
 
 /// Certifies an agent of this node; the agent's key takes part, so that nobody claims another's.
@@ -264,14 +321,21 @@ pub fn certify_agent(
 ) -> Result<SignedRecord, IssueError> {
     let mesh = authority.mesh().ok_or(IssueError::NoMesh)?;
     if !authority.is_member(&node.id()) {
-        return Err(IssueError::NotAllowed { what: "certify an agent", needed: Role::Relay });
+        return Err(IssueError::NotAllowed {
+            what: "certify an agent",
+            needed: Role::Relay,
+        });
     }
     let spaces = spaces.map(|mut spaces| {
         spaces.sort_unstable();
         spaces.dedup();
         spaces
     });
-    if let Some(unknown) = spaces.iter().flatten().find(|space| authority.space(space).is_none()) {
+    if let Some(unknown) = spaces
+        .iter()
+        .flatten()
+        .find(|space| authority.space(space).is_none())
+    {
         return Err(IssueError::UnknownSpace(*unknown));
     }
     let cert = AgentCert {
@@ -282,16 +346,30 @@ pub fn certify_agent(
         not_after_ms,
         possession: agent.sign(&possession_message(&mesh, &node.public())),
     };
-    sign(node.secret(), mesh, parents(authority), RecordBody::AgentCert(cert), now_ms)
+    let parents = parents(authority, &node.public(), &[]);
+    sign(
+        node.secret(),
+        mesh,
+        parents,
+        RecordBody::AgentCert(cert),
+        now_ms,
+    )
 }
 
 /// Returns what an agent's key signs to agree to be certified by `issuer`.
 pub fn possession_message(mesh: &MeshId, issuer: &PublicKey) -> Vec<u8> {
-    [b"rhizome/agent-possession/1", &mesh.as_bytes()[..], issuer.as_bytes()].concat()
+    [
+        b"rhizome/agent-possession/1",
+        &mesh.as_bytes()[..],
+        issuer.as_bytes(),
+    ]
+    .concat()
 }
 
 fn is_mesh_admin(authority: &Authority, node: &NodeId) -> bool {
-    authority.member(node).is_some_and(|member| member.role.can_grant())
+    authority
+        .member(node)
+        .is_some_and(|member| member.role.can_grant())
 }
 
 fn may_grant(
@@ -302,7 +380,10 @@ fn may_grant(
     what: &'static str,
 ) -> Result<(), IssueError> {
     if role >= Role::Admin {
-        return Err(IssueError::NotAllowed { what, needed: Role::Owner });
+        return Err(IssueError::NotAllowed {
+            what,
+            needed: Role::Owner,
+        });
     }
     if let Some(unknown) = spaces.iter().find(|space| authority.space(space).is_none()) {
         return Err(IssueError::UnknownSpace(*unknown));
@@ -310,12 +391,31 @@ fn may_grant(
     let here = |space| authority.role_in(node, space).is_some_and(Role::can_grant);
     let is_allowed =
         is_mesh_admin(authority, node) || (!spaces.is_empty() && spaces.iter().all(here));
-    if is_allowed { Ok(()) } else { Err(IssueError::NotAllowed { what, needed: Role::Admin }) }
+    if is_allowed {
+        Ok(())
+    } else {
+        Err(IssueError::NotAllowed {
+            what,
+            needed: Role::Admin,
+        })
+    }
 }
 
-fn parents(authority: &Authority) -> Vec<RecordId> {
-    // More heads than fit are joined by the next record.
-    authority.heads().iter().take(MAX_PARENTS).copied().collect()
+/// Returns the parents of a record by `signer` that rests on `needed`.
+fn parents(authority: &Authority, signer: &PublicKey, needed: &[RecordId]) -> Vec<RecordId> {
+    let Some(deepest) = &authority.deepest else {
+        return authority.heads().to_vec();
+    };
+    // More heads than fit: what the record rests on must be among its ancestors all the same.
+    // The heads left out are joined by later records.
+    let node = NodeId::from_bytes(*signer.as_bytes());
+    let own = authority.member(&node).map(|member| member.grant);
+    let mut parents: Vec<RecordId> = own.into_iter().chain(needed.iter().copied()).collect();
+    parents.extend(deepest);
+    let mut seen = std::collections::BTreeSet::new();
+    parents.retain(|parent| seen.insert(*parent));
+    parents.truncate(MAX_PARENTS);
+    parents
 }
 
 fn sign(
@@ -325,6 +425,12 @@ fn sign(
     body: RecordBody,
     at_ms: u64,
 ) -> Result<SignedRecord, IssueError> {
-    let record = Record { v: RECORD_VERSION, mesh, parents, at_ms, body };
+    let record = Record {
+        v: RECORD_VERSION,
+        mesh,
+        parents,
+        at_ms,
+        body,
+    };
     Ok(SignedRecord::sign(key, record)?)
 }

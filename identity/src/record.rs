@@ -16,6 +16,8 @@ use crate::{
 
 mod body;
 mod codec;
+#[cfg(test)]
+mod tests;
 
 pub use body::{
     AgentCert, Amend, Checkpoint, Cut, ForkProof, Genesis, Grant, InviteClose, InviteOpen,
@@ -209,4 +211,3 @@ pub fn is_name(name: &str) -> bool {
         && name.trim() == name
         && !name.chars().any(char::is_control)
 }
-

@@ -8,8 +8,8 @@ use crate::{
     record::{RecordBody, RecordError, SignedRecord},
 };
 
-/// How many records a log holds, about 16 MiB of them.
-pub const MAX_RECORDS: usize = 32_768;
+/// How many records a log holds, about 8 MiB of them.
+pub const MAX_RECORDS: usize = 16_384;
 /// How many records may wait for their parents.
 pub const MAX_WAITING: usize = 1_024;
 
@@ -39,6 +39,19 @@ pub struct RecordLog {
 }
 
 impl RecordLog {
+    /// Makes an empty log of one mesh, so that nobody can give it another's genesis.
+    pub fn for_mesh(mesh: MeshId) -> RecordLog {
+        RecordLog {
+            mesh: Some(mesh),
+            ..RecordLog::default()
+        }
+    }
+
+    /// Returns the mesh of the log, once it is known.
+    pub fn mesh(&self) -> Option<MeshId> {
+        self.mesh
+    }
+
     /// Puts a record into the log, and with it those that waited for it.
     ///
     /// # Errors
@@ -50,7 +63,10 @@ impl RecordLog {
             return Ok(Inserted::Duplicate);
         }
         if let Some(expected) = self.mesh.filter(|mesh| *mesh != record.mesh()) {
-            return Err(RecordError::WrongMesh { expected, found: record.mesh() });
+            return Err(RecordError::WrongMesh {
+                expected,
+                found: record.mesh(),
+            });
         }
         if !self.has_parents_of(&record) {
             if self.waiting.len() >= MAX_WAITING {
@@ -67,8 +83,13 @@ impl RecordLog {
     fn free(&mut self) -> Vec<RecordId> {
         let mut freed = Vec::new();
         loop {
-            let ready = self.waiting.values().find(|record| self.has_parents_of(record));
-            let Some(record) = ready.cloned() else { return freed };
+            let ready = self
+                .waiting
+                .values()
+                .find(|record| self.has_parents_of(record));
+            let Some(record) = ready.cloned() else {
+                return freed;
+            };
             let id = record.id();
             self.waiting.remove(&id);
             // One that turns out to be of another mesh or of nobody is dropped.
@@ -81,7 +102,10 @@ impl RecordLog {
     fn has_parents_of(&self, record: &SignedRecord) -> bool {
         let parents = &record.record().parents;
         let is_genesis = matches!(record.record().body, RecordBody::Genesis(_));
-        is_genesis || parents.iter().all(|parent| self.records.contains_key(parent))
+        is_genesis
+            || parents
+                .iter()
+                .all(|parent| self.records.contains_key(parent))
     }
 
     fn place(&mut self, record: SignedRecord) -> Result<(), RecordError> {
@@ -89,12 +113,17 @@ impl RecordLog {
             return Err(RecordError::Full { limit: MAX_RECORDS });
         }
         if let Some(expected) = self.mesh.filter(|mesh| *mesh != record.mesh()) {
-            return Err(RecordError::WrongMesh { expected, found: record.mesh() });
+            return Err(RecordError::WrongMesh {
+                expected,
+                found: record.mesh(),
+            });
         }
         match &record.record().body {
             RecordBody::Genesis(genesis) => {
                 if genesis.root != record.signer() {
-                    return Err(RecordError::Malformed("a genesis is signed by the root it names"));
+                    return Err(RecordError::Malformed(
+                        "a genesis is signed by the root it names",
+                    ));
                 }
                 self.mesh = Some(record.mesh());
             }
@@ -150,7 +179,10 @@ impl RecordLog {
 
     /// Returns what the waiting records wait for.
     pub fn missing_parents(&self) -> BTreeSet<RecordId> {
-        let parents = self.waiting.values().flat_map(|record| &record.record().parents);
+        let parents = self
+            .waiting
+            .values()
+            .flat_map(|record| &record.record().parents);
         let is_missing = |id: &RecordId| !self.contains(id) && !self.waiting.contains_key(id);
         parents.copied().filter(is_missing).collect()
     }

@@ -1,12 +1,20 @@
 //! The resolution itself.
+//!
+//! Records are walked in the order (depth, id), so that ancestors come first, but each is judged
+//! by its own ancestors alone: a record that only seems older than it is gains nothing, and what
+//! is valid does not depend on what else arrived. Two things depend on the whole set, and are
+//! settled by rules of their own: revocations, and the limit of an invite.
+//!
+//! Revocations are settled in three strata, each of which only those before it can affect: the
+//! root's, which nobody revokes; those of admins, whom the root alone makes and revokes; those of
+//! nodes over their own agents. So three walks find the ones that stand, and a fourth the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    AgentInfo, Authority, InviteState, MAX_CERT_DEPTH, Member, SpaceInfo, VoidReason,
-};
+use super::{AgentInfo, Authority, InviteState, MAX_CERT_DEPTH, SpaceInfo, VoidReason};
 use crate::{
-    id::{AgentId, MeshId, NodeId, PublicKey, RecordId, SpaceId},
+    epoch::{FIRST_EPOCH, WrappedKey},
+    id::{AgentId, Hash, InviteId, MeshId, NodeId, PublicKey, RecordId, SpaceId},
     issue::possession_message,
     record::{
         AgentCert, Genesis, Grant, InviteOpen, KeyEpoch, RecordBody, Revoke, SignedRecord,
@@ -15,497 +23,579 @@ use crate::{
     role::Role,
 };
 
+mod outcome;
+mod past;
+mod standing;
+
+use past::Past;
+use standing::{Revokes, Right, Standing};
+
 type Records = BTreeMap<RecordId, SignedRecord>;
 
 /// Says who may do what, as `records` decide it.
 ///
-/// Pure: the same set gives the same answer. Records whose parents are not in the set, and of
-/// several geneses all but the lowest, are left out.
+/// Pure: the same set gives the same answer. Records whose ancestors are not all in the set, and
+/// of several geneses all but the lowest, are left out.
 pub fn resolve(records: &Records) -> Authority {
-    let genesis = records.iter().find_map(|(id, record)| match &record.record().body {
-        RecordBody::Genesis(genesis) if genesis.root == record.signer() => Some((*id, genesis)),
-        _ => None,
-    });
-    let Some((id, genesis)) = genesis else { return Authority::default() };
-    let order = Order::of(records, id);
-    // Which revocations stand is settled first: those of the root, whom nobody revokes; then those
-    // of admins, whom the root alone revokes. Nobody else's count, so this ends.
-    let nothing = Revokes::default();
-    let mut of_root = Walk::new(records, &order, &nothing, id, genesis).run();
-    of_root.keep_signed_by(records, &genesis.root);
-    let standing = Walk::new(records, &order, &of_root, id, genesis).run();
-    let mut walk = Walk::new(records, &order, &standing, id, genesis);
+    let genesis = records
+        .iter()
+        .find_map(|(id, record)| match &record.record().body {
+            RecordBody::Genesis(genesis) if genesis.root == record.signer() => Some((*id, genesis)),
+            _ => None,
+        });
+    let Some((id, genesis)) = genesis else {
+        return Authority::default();
+    };
+    let past = Past::of(records, id);
+    let mut standing = Revokes::default();
+    for right in [Right::Root, Right::Admin, Right::Node] {
+        let mut walk = Walk::new(records, &past, &standing, genesis, id);
+        walk.run();
+        let found = walk.found;
+        for (subject, revokes) in found.subjects() {
+            for (at, _) in revokes.iter().filter(|(_, by)| *by == right) {
+                standing.add(*subject, *at, right);
+            }
+        }
+    }
+    let mut walk = Walk::new(records, &past, &standing, genesis, id);
     walk.run();
-    let mut authority = walk.finish();
-    authority.known = records.keys().copied().collect();
-    authority
+    walk.finish(genesis)
 }
 
-/// The records that can be resolved, in the order they take effect.
-struct Order {
-    sequence: Vec<RecordId>,
+/// A certificate that was valid when it was made.
+struct Cert {
+    at: usize,
+    info: AgentInfo,
+    /// The certificates from the node's own down to this one, by place, with their agents.
+    line: Vec<(usize, AgentId)>,
 }
 
-impl Order {
-    fn of(records: &Records, genesis: RecordId) -> Self {
-        let mut children: BTreeMap<RecordId, Vec<RecordId>> = BTreeMap::new();
-        let mut missing: BTreeMap<RecordId, usize> = BTreeMap::new();
-        for (id, record) in records {
-            let parents = &record.record().parents;
-            missing.insert(*id, parents.len());
-            for parent in parents {
-                children.entry(*parent).or_default().push(*id);
-            }
-        }
-        let mut depths: BTreeMap<RecordId, u32> = BTreeMap::from([(genesis, 0)]);
-        let mut ready = vec![genesis];
-        let mut sequence = Vec::new();
-        while let Some(id) = ready.pop() {
-            let depth = depths[&id];
-            sequence.push((depth, id));
-            for child in children.get(&id).into_iter().flatten() {
-                let deepest = depths.entry(*child).or_default();
-                *deepest = (*deepest).max(depth + 1);
-                let left = missing.get_mut(child).expect("every record was counted");
-                *left -= 1;
-                if *left == 0 {
-                    ready.push(*child);
-                }
-            }
-        }
-        sequence.sort_unstable();
-        Self { sequence: sequence.into_iter().map(|(_, id)| id).collect() }
-    }
+struct Space<'a> {
+    at: usize,
+    creator: NodeId,
+    create: &'a SpaceCreate,
+    /// The key epochs after the first, by number: place and record.
+    epochs: BTreeMap<u32, (usize, &'a KeyEpoch)>,
 }
 
-/// A revocation that stands.
-struct Standing {
-    id: RecordId,
-    /// What the revoker had seen.
-    past: BTreeSet<RecordId>,
-    /// What was decided in knowledge of it.
-    future: BTreeSet<RecordId>,
-}
-
-/// The revocations that stand, by subject.
-#[derive(Default)]
-struct Revokes(BTreeMap<PublicKey, Vec<Standing>>);
-
-impl Revokes {
-    fn add(&mut self, records: &Records, order: &Order, id: RecordId, subject: PublicKey) {
-        let mut past = BTreeSet::new();
-        let mut open: Vec<RecordId> = records[&id].record().parents.clone();
-        while let Some(parent) = open.pop() {
-            if past.insert(parent) {
-                open.extend(records.get(&parent).into_iter().flat_map(|r| r.record().parents.iter()));
-            }
-        }
-        let mut future = BTreeSet::from([id]);
-        for later in &order.sequence {
-            if records[later].record().parents.iter().any(|parent| future.contains(parent)) {
-                future.insert(*later);
-            }
-        }
-        self.0.entry(subject).or_default().push(Standing { id, past, future });
-    }
-
-    fn keep_signed_by(&mut self, records: &Records, signer: &PublicKey) {
-        for standing in self.0.values_mut() {
-            standing.retain(|revoke| records[&revoke.id].signer() == *signer);
-        }
-        self.0.retain(|_, standing| !standing.is_empty());
-    }
-
-    fn of(&self, subject: &PublicKey) -> &[Standing] {
-        self.0.get(subject).map_or(&[], Vec::as_slice)
-    }
-
-    /// Whether a Grant or certificate to `subject` was known to, or made in knowledge of, all that
-    /// stands against it; a concurrent one is not.
-    fn allow_renewal(&self, subject: &PublicKey, id: &RecordId) -> bool {
-        let knows = |revoke: &Standing| revoke.past.contains(id) || revoke.future.contains(id);
-        self.of(subject).iter().all(knows)
-    }
-
-    /// Whether what `signer` decided in `id` was seen by all its revokers, or made after a renewal.
-    fn allow_act(&self, signer: &PublicKey, id: &RecordId, renewed: bool) -> bool {
-        let stands = |revoke: &Standing| {
-            revoke.past.contains(id) || (renewed && revoke.future.contains(id) && revoke.id != *id)
-        };
-        self.of(signer).iter().all(stands)
-    }
+struct Invite<'a> {
+    at: usize,
+    issuer: PublicKey,
+    open: &'a InviteOpen,
+    /// Who it let in.
+    used_by: BTreeSet<NodeId>,
+    closes: Vec<usize>,
 }
 
 struct Walk<'a> {
     records: &'a Records,
-    order: &'a Order,
-    revokes: &'a Revokes,
+    past: &'a Past,
+    standing: &'a Revokes,
     root: PublicKey,
-    out: Authority,
+    mesh: MeshId,
+    /// Grants that were valid when they were made, in order.
+    grants: BTreeMap<NodeId, Vec<(usize, &'a Grant)>>,
+    spaces: BTreeMap<SpaceId, Space<'a>>,
+    invites: BTreeMap<InviteId, Invite<'a>>,
+    certs: BTreeMap<AgentId, Vec<Cert>>,
     found: Revokes,
+    void: BTreeMap<RecordId, VoidReason>,
 }
 
 impl<'a> Walk<'a> {
     fn new(
         records: &'a Records,
-        order: &'a Order,
-        revokes: &'a Revokes,
-        id: RecordId,
+        past: &'a Past,
+        standing: &'a Revokes,
         genesis: &Genesis,
-    ) -> Self {
-        let out = Authority {
-            mesh: Some(MeshId::from_bytes(*id.as_bytes())),
-            name: genesis.name.clone(),
-            root: Some(genesis.root),
-            ..Authority::default()
-        };
-        Self { records, order, revokes, root: genesis.root, out, found: Revokes::default() }
+        id: RecordId,
+    ) -> Walk<'a> {
+        Walk {
+            records,
+            past,
+            standing,
+            root: genesis.root,
+            mesh: MeshId::from_bytes(*id.as_bytes()),
+            grants: BTreeMap::new(),
+            spaces: BTreeMap::new(),
+            invites: BTreeMap::new(),
+            certs: BTreeMap::new(),
+            found: Revokes::default(),
+            void: BTreeMap::new(),
+        }
     }
 
-    fn run(&mut self) -> Revokes {
-        for id in &self.order.sequence {
-            if let Err(reason) = self.take(id) {
-                self.out.void.push((*id, reason));
+    fn run(&mut self) {
+        let past = self.past;
+        for (at, id) in past.order.iter().enumerate() {
+            if let Err(reason) = self.take(at, &self.records[id]) {
+                self.void.insert(*id, reason);
             }
         }
-        std::mem::take(&mut self.found)
     }
 
-    fn finish(mut self) -> Authority {
-        let resolved: BTreeSet<&RecordId> = self.order.sequence.iter().collect();
-        let mut heads: BTreeSet<RecordId> = resolved.iter().map(|id| **id).collect();
-        for id in resolved {
-            for parent in &self.records[id].record().parents {
-                heads.remove(parent);
-            }
+    fn take(&mut self, at: usize, signed: &'a SignedRecord) -> Result<(), VoidReason> {
+        let signer = signed.signer();
+        let body = &signed.record().body;
+        // A restriction that this version does not know in full still restricts; a permission
+        // with a condition that it does not know permits nothing.
+        let restricts = matches!(body, RecordBody::Revoke(_) | RecordBody::InviteClose(_));
+        if !signed.is_understood() && !restricts {
+            return Err(VoidReason::Deferred);
         }
-        self.out.heads = heads.into_iter().collect();
-        for revoked in self.revokes.0.keys() {
-            let node = NodeId::from_bytes(*revoked.as_bytes());
-            let agent = AgentId::from_bytes(*revoked.as_bytes());
-            if !self.out.members.contains_key(&node) && !self.out.agents.contains_key(&agent) {
-                self.out.revoked.insert(*revoked);
-            }
-        }
-        // An agent falls with its node.
-        let members = &self.out.members;
-        self.out.agents.retain(|_, agent| members.contains_key(&agent.node));
-        self.out.void.sort_unstable_by_key(|(id, _)| *id);
-        self.out
-    }
-
-    fn take(&mut self, id: &RecordId) -> Result<(), VoidReason> {
-        let records = self.records;
-        let signed = &records[id];
-        let (signer, record) = (signed.signer(), signed.record());
-        if !matches!(record.body, RecordBody::Genesis(_)) {
-            let renewed = self.role_of(&signer).is_some() || self.agent_of(&signer).is_some();
-            if !self.revokes.allow_act(&signer, id, renewed) {
-                return Err(VoidReason::Revoked);
-            }
-        }
-        match &record.body {
-            // There is one genesis: its hash is the mesh.
+        match body {
+            // There is one genesis: its id is the mesh.
             RecordBody::Genesis(_) => Ok(()),
-            RecordBody::Grant(grant) => self.grant(id, &signer, record.at_ms, grant),
-            RecordBody::SpaceCreate(space) => self.space(id, &signer, record.at_ms, space),
-            RecordBody::InviteOpen(invite) => self.invite(&signer, invite),
+            RecordBody::Grant(grant) => self.grant(at, &signer, grant),
+            RecordBody::SpaceCreate(create) => self.space(at, signed, create),
+            RecordBody::InviteOpen(open) => self.invite(at, &signer, open),
             RecordBody::InviteClose(close) => {
-                let may = self.may_administer(&signer);
-                let invite = self.out.invites.get_mut(&close.invite).ok_or(VoidReason::NoSuchInvite)?;
-                if !may && PublicKey::from(invite.issuer) != signer {
+                let admin = self.is_admin(&signer, Some(at));
+                let invite = self.invites.get_mut(&close.invite);
+                let invite = invite.filter(|invite| self.past.has(at, invite.at));
+                let invite = invite.ok_or(VoidReason::NoSuchInvite)?;
+                if !admin && invite.issuer != signer {
                     return Err(VoidReason::NotAllowed);
                 }
-                invite.closed = true;
+                invite.closes.push(at);
                 Ok(())
             }
-            RecordBody::AgentCert(cert) => self.certificate(id, &signer, cert),
-            RecordBody::Revoke(revoke) => self.revoke(id, &signer, revoke),
-            RecordBody::KeyEpoch(epoch) => self.key_epoch(&signer, epoch),
+            RecordBody::AgentCert(cert) => self.certificate(at, signed, cert),
+            RecordBody::Revoke(revoke) => self.revoke(at, &signer, revoke),
+            RecordBody::KeyEpoch(epoch) => self.key_epoch(at, &signer, epoch),
             _ => Err(VoidReason::Deferred),
         }
     }
 
-    fn role_of(&self, signer: &PublicKey) -> Option<Role> {
-        if *signer == self.root {
-            return Some(Role::Owner);
+    fn is_root(&self, at: usize) -> bool {
+        self.records[&self.past.order[at]].signer() == self.root
+    }
+
+    /// Returns the Grants to `node` that support what it does at `act`, or today, in order.
+    fn live(
+        &self,
+        node: &NodeId,
+        act: Option<usize>,
+    ) -> impl DoubleEndedIterator<Item = (usize, &'a Grant)> {
+        let grants = self.grants.get(node).map_or(&[][..], Vec::as_slice);
+        let subject = PublicKey::from(*node);
+        grants.iter().copied().filter(move |(at, grant)| {
+            let makes_admin = grant.role.can_grant() && self.is_root(*at);
+            act.is_none_or(|act| self.past.has(act, *at))
+                && self.standing.allow(
+                    self.past,
+                    &subject,
+                    *at,
+                    Standing::Grant { makes_admin },
+                    act,
+                )
+        })
+    }
+
+    /// Returns the lowest of the roles that no later one replaces.
+    fn lowest(&self, roles: impl DoubleEndedIterator<Item = (usize, Role)>) -> Option<Role> {
+        let mut latest: Vec<usize> = Vec::new();
+        let mut lowest = None;
+        for (at, role) in roles.rev() {
+            if !latest.iter().any(|later| self.past.has(*later, at)) {
+                latest.push(at);
+                lowest = Some(lowest.map_or(role, |lowest: Role| lowest.min(role)));
+            }
         }
-        let node = NodeId::from_bytes(*signer.as_bytes());
-        self.out.members.get(&node).map(|member| member.role)
+        lowest
     }
 
-    fn agent_of(&self, signer: &PublicKey) -> Option<&AgentInfo> {
-        self.out.agents.get(&AgentId::from_bytes(*signer.as_bytes()))
+    /// Returns the role that the decisions `(place, role, by the root)` give together.
+    ///
+    /// What the root made an admin, no admin unmakes.
+    fn role(&self, given: &[(usize, Role, bool)]) -> Option<Role> {
+        let by_root = given.iter().filter(|(_, _, root)| *root);
+        let by_root = self.lowest(by_root.map(|(at, role, _)| (*at, *role)));
+        if by_root.is_some_and(Role::can_grant) {
+            return by_root;
+        }
+        self.lowest(given.iter().map(|(at, role, _)| (*at, *role)))
     }
 
-    fn may_administer(&self, signer: &PublicKey) -> bool {
-        self.role_of(signer).is_some_and(Role::can_grant)
+    /// Whether `key` is the root, or what the root made an admin of the mesh.
+    fn is_admin(&self, key: &PublicKey, act: Option<usize>) -> bool {
+        if *key == self.root {
+            return true;
+        }
+        let node = NodeId::from_bytes(*key.as_bytes());
+        let by_root = self.live(&node, act).filter(|(at, _)| self.is_root(*at));
+        self.lowest(by_root.map(|(at, grant)| (at, grant.role)))
+            .is_some_and(Role::can_grant)
     }
 
-    /// Whether `signer` may hand out roles in `space`.
-    fn may_administer_space(&self, signer: &PublicKey, space: &SpaceId) -> bool {
-        let node = NodeId::from_bytes(*signer.as_bytes());
-        let here = || self.out.role_in(&node, space).is_some_and(Role::can_grant);
-        self.may_administer(signer) || here()
+    fn is_member(&self, node: &NodeId, act: Option<usize>) -> bool {
+        self.live(node, act).next().is_some()
     }
 
-    fn grant(
-        &mut self,
-        id: &RecordId,
+    /// Returns the role of a member in a space.
+    fn role_in(&self, node: &NodeId, space: &SpaceId, act: Option<usize>) -> Option<Role> {
+        let mut given = Vec::new();
+        let mut is_member = false;
+        for (at, grant) in self.live(node, act) {
+            is_member = true;
+            let named = grant.spaces.iter().find(|given| given.space == *space);
+            given.extend(named.map(|named| (at, named.role, self.is_root(at))));
+        }
+        let made = self.spaces.get(space).filter(|made| made.creator == *node);
+        if let Some(made) = made.filter(|made| act.is_none_or(|act| self.past.has(act, made.at))) {
+            // As good as the root's word: making a space takes an admin, and the space is new.
+            given.push((made.at, Role::Admin, true));
+            given.sort_unstable_by_key(|(at, ..)| *at);
+        }
+        if is_member { self.role(&given) } else { None }
+    }
+
+    /// Whether `key` may hand out roles in `space`.
+    fn administers(&self, key: &PublicKey, space: &SpaceId, act: usize) -> bool {
+        let node = NodeId::from_bytes(*key.as_bytes());
+        self.is_admin(key, Some(act))
+            || self
+                .role_in(&node, space, Some(act))
+                .is_some_and(Role::can_grant)
+    }
+
+    fn knows_space(&self, space: &SpaceId, act: usize) -> bool {
+        self.spaces
+            .get(space)
+            .is_some_and(|made| self.past.has(act, made.at))
+    }
+
+    /// Whether `signer` may let nodes into `spaces`, or into the mesh alone when there are none.
+    fn may_let_in<'s>(
+        &self,
+        act: usize,
         signer: &PublicKey,
-        at_ms: u64,
-        grant: &Grant,
+        mut spaces: impl ExactSizeIterator<Item = &'s SpaceId> + Clone,
     ) -> Result<(), VoidReason> {
-        let by_root = *signer == self.root;
-        let held = self.out.members.get(&grant.node).cloned();
-        let gives = grant.spaces.iter().map(|space| space.role).chain([grant.role]).max();
-        let gives = gives.unwrap_or(grant.role);
-        // Owner is the root alone; admins are the root's to make, and to unmake.
-        let touches_admin = gives >= Role::Admin || held.as_ref().is_some_and(|member| member.role >= Role::Admin);
-        if gives >= Role::Owner || (touches_admin && !by_root) {
-            return Err(VoidReason::NotAllowed);
-        }
-        let mut spaces = grant.spaces.iter().map(|space| &space.space);
-        let covers = |space| self.may_administer_space(signer, space);
-        let is_allowed = self.may_administer(signer)
-            || (!grant.spaces.is_empty() && grant.role <= Role::Writer && spaces.all(covers));
-        if !is_allowed {
-            return Err(VoidReason::NotAllowed);
-        }
-        if !grant.spaces.iter().all(|space| self.out.spaces.contains_key(&space.space)) {
+        if !spaces.clone().all(|space| self.knows_space(space, act)) {
             return Err(VoidReason::UnknownSpace);
         }
-        if !self.revokes.allow_renewal(&grant.node.into(), id) {
-            return Err(VoidReason::Revoked);
+        let is_allowed = self.is_admin(signer, Some(act))
+            || (spaces.len() > 0 && spaces.all(|space| self.administers(signer, space, act)));
+        if is_allowed {
+            Ok(())
+        } else {
+            Err(self.refusal(signer, act))
         }
+    }
+
+    /// Says why a signer without the right to something lacks it.
+    fn refusal(&self, signer: &PublicKey, act: usize) -> VoidReason {
+        let unseen = |(revoke, _): &(usize, Right)| !self.past.has(*revoke, act);
+        if self.standing.of(signer).iter().any(unseen) {
+            VoidReason::Revoked
+        } else {
+            VoidReason::NotAllowed
+        }
+    }
+
+    fn grant(&mut self, at: usize, signer: &PublicKey, grant: &'a Grant) -> Result<(), VoidReason> {
+        let roles = grant
+            .spaces
+            .iter()
+            .map(|space| space.role)
+            .chain([grant.role]);
+        let gives = roles.max().unwrap_or(grant.role);
+        // Owner is the root alone; admins are the root's to make.
+        if gives >= Role::Owner || (gives.can_grant() && *signer != self.root) {
+            return Err(VoidReason::NotAllowed);
+        }
+        self.may_let_in(at, signer, grant.spaces.iter().map(|space| &space.space))?;
         if let Some(invite) = &grant.invite {
-            self.redeem(signer, invite, gives, grant)?;
+            self.redeem(at, signer, invite, gives, grant)?;
         }
-        let earlier = held.map(|member| (member.grant, member.since_ms, member.role, member.spaces));
-        let (since_ms, mut role, mut roles) = match earlier {
-            None => (at_ms, grant.role, BTreeMap::new()),
-            Some((before, since_ms, held, roles)) => {
-                let concurrent = !self.is_ancestor(&before, id);
-                (since_ms, if concurrent { held.min(grant.role) } else { grant.role }, roles)
-            }
-        };
-        role = role.min(Role::Admin);
-        for space in &grant.spaces {
-            roles.insert(space.space, space.role);
-            let keys = self.out.keys.entry(grant.node).or_default();
-            for key in space.keys.iter().filter(|_| space.role.can_read()) {
-                keys.entry((space.space, key.epoch)).or_insert_with(|| key.clone());
-            }
+        self.grants.entry(grant.node).or_default().push((at, grant));
+        let makes_admin = grant.role.can_grant();
+        let standing = Standing::Grant { makes_admin };
+        let subject = PublicKey::from(grant.node);
+        if self.standing.allow(self.past, &subject, at, standing, None) {
+            return Ok(());
         }
-        let member = Member {
-            node: grant.node,
-            name: grant.node_name.clone(),
-            role,
-            spaces: roles,
-            grant: *id,
-            since_ms,
-        };
-        self.out.members.insert(grant.node, member);
-        Ok(())
+        // It counted until it was revoked; only one that was never in force is void.
+        let counted = self
+            .standing
+            .of(&subject)
+            .iter()
+            .all(|(revoke, _)| self.past.has(*revoke, at) || self.past.has(at, *revoke));
+        if counted {
+            Ok(())
+        } else {
+            Err(VoidReason::Revoked)
+        }
     }
 
     fn redeem(
         &mut self,
+        at: usize,
         signer: &PublicKey,
-        invite: &crate::id::InviteId,
+        id: &InviteId,
         gives: Role,
         grant: &Grant,
     ) -> Result<(), VoidReason> {
-        let known = self.out.members.contains_key(&grant.node);
-        let state = self.out.invites.get_mut(invite).ok_or(VoidReason::NoSuchInvite)?;
-        let covers = |space: &SpaceId| state.spaces.binary_search(space).is_ok();
-        let by_issuer = PublicKey::from(state.issuer) == *signer || *signer == self.root;
-        let is_covered = gives <= state.role && grant.spaces.iter().all(|space| covers(&space.space));
-        if state.closed || !by_issuer || !is_covered {
+        let is_member = self.is_member(&grant.node, Some(at));
+        let past = self.past;
+        let invite = self
+            .invites
+            .get_mut(id)
+            .filter(|invite| past.has(at, invite.at));
+        let invite = invite.ok_or(VoidReason::NoSuchInvite)?;
+        let is_open = !invite.closes.iter().any(|close| past.has(at, *close));
+        let is_theirs = invite.issuer == *signer || *signer == self.root;
+        let covers = |space: &SpaceId| invite.open.spaces.binary_search(space).is_ok();
+        let is_covered =
+            gives <= invite.open.role && grant.spaces.iter().all(|given| covers(&given.space));
+        if !is_open || !is_theirs || !is_covered {
             return Err(VoidReason::NoSuchInvite);
         }
-        if known {
+        // A use is a node let in: letting the same one in again, after a lost answer, is none.
+        if is_member || invite.used_by.contains(&grant.node) {
             return Ok(());
         }
-        if state.used >= state.uses {
+        if invite.used_by.len() >= usize::from(invite.open.uses) {
             return Err(VoidReason::OverLimit);
         }
-        state.used += 1;
+        invite.used_by.insert(grant.node);
         Ok(())
-    }
-
-    fn is_ancestor(&self, ancestor: &RecordId, of: &RecordId) -> bool {
-        let mut seen = BTreeSet::new();
-        let mut open: Vec<RecordId> = self.records[of].record().parents.clone();
-        while let Some(id) = open.pop() {
-            if id == *ancestor {
-                return true;
-            }
-            if seen.insert(id) {
-                open.extend(self.records.get(&id).into_iter().flat_map(|r| r.record().parents.iter()));
-            }
-        }
-        false
     }
 
     fn space(
         &mut self,
-        id: &RecordId,
-        signer: &PublicKey,
-        at_ms: u64,
-        space: &SpaceCreate,
+        at: usize,
+        signed: &SignedRecord,
+        create: &'a SpaceCreate,
     ) -> Result<(), VoidReason> {
-        let node = NodeId::from_bytes(*signer.as_bytes());
-        if !self.may_administer(signer) || *signer == self.root {
-            return Err(VoidReason::NotAllowed);
+        let signer = signed.signer();
+        // The root is no node, so it could hold no role in its space.
+        if signer == self.root || !self.is_admin(&signer, Some(at)) {
+            return Err(self.refusal(&signer, at));
         }
-        let space_id = SpaceId::from_bytes(*id.as_bytes());
-        let info = SpaceInfo {
-            id: space_id,
-            name: space.name.clone(),
-            epoch: 1,
-            created_by: node,
-            at_ms,
-            nonce: space.nonce,
-            commitments: BTreeMap::from([(1, space.commitment)]),
+        let space = Space {
+            at,
+            creator: NodeId::from_bytes(*signer.as_bytes()),
+            create,
+            epochs: BTreeMap::new(),
         };
-        self.out.spaces.insert(space_id, info);
-        if let Some(member) = self.out.members.get_mut(&node) {
-            member.spaces.insert(space_id, Role::Admin);
-        }
-        for wrap in &space.keys {
-            let keys = self.out.keys.entry(wrap.node).or_default();
-            keys.entry((space_id, wrap.key.epoch)).or_insert_with(|| wrap.key.clone());
-        }
+        self.spaces
+            .insert(SpaceId::from_bytes(*signed.id().as_bytes()), space);
         Ok(())
     }
 
-    fn invite(&mut self, signer: &PublicKey, invite: &InviteOpen) -> Result<(), VoidReason> {
-        let covers = |space| self.may_administer_space(signer, space);
-        let is_allowed = self.may_administer(signer)
-            || (!invite.spaces.is_empty() && invite.spaces.iter().all(covers));
-        if !is_allowed || *signer == self.root || invite.role >= Role::Owner {
+    fn invite(
+        &mut self,
+        at: usize,
+        signer: &PublicKey,
+        open: &'a InviteOpen,
+    ) -> Result<(), VoidReason> {
+        // The root is kept offline: it lets nobody in by a connection.
+        if *signer == self.root || open.role.can_grant() {
             return Err(VoidReason::NotAllowed);
         }
-        if !invite.spaces.iter().all(|space| self.out.spaces.contains_key(space)) {
-            return Err(VoidReason::UnknownSpace);
-        }
-        if self.out.invites.contains_key(&invite.invite) {
+        self.may_let_in(at, signer, open.spaces.iter())?;
+        if self.invites.contains_key(&open.invite) {
             return Err(VoidReason::Taken);
         }
-        let state = InviteState {
-            id: invite.invite,
-            role: invite.role,
-            spaces: invite.spaces.clone(),
-            uses: invite.uses,
-            used: 0,
-            not_after_ms: invite.not_after_ms,
-            issuer: NodeId::from_bytes(*signer.as_bytes()),
-            closed: false,
-            approve: invite.approve,
+        let invite = Invite {
+            at,
+            issuer: *signer,
+            open,
+            used_by: BTreeSet::new(),
+            closes: Vec::new(),
         };
-        self.out.invites.insert(invite.invite, state);
+        self.invites.insert(open.invite, invite);
         Ok(())
+    }
+
+    /// Whether every certificate of the line supports what its agent does at `act`, or today.
+    fn is_line_live(&self, cert: &Cert, act: Option<usize>) -> bool {
+        let is_live = |(at, agent): &(usize, AgentId)| {
+            act.is_none_or(|act| self.past.has(act, *at))
+                && self
+                    .standing
+                    .allow(self.past, &(*agent).into(), *at, Standing::Cert, act)
+        };
+        // What a node certified falls with the node, and does not rise again when it is let in anew.
+        let node = PublicKey::from(cert.info.node);
+        let standing = Standing::Grant {
+            makes_admin: self.is_admin(&node, act),
+        };
+        let first = cert.line.first().map_or(cert.at, |(at, _)| *at);
+        cert.line.iter().all(is_live)
+            && self.is_member(&cert.info.node, act)
+            && self.standing.allow(self.past, &node, first, standing, act)
     }
 
     fn certificate(
         &mut self,
-        id: &RecordId,
-        signer: &PublicKey,
+        at: usize,
+        signed: &SignedRecord,
         cert: &AgentCert,
     ) -> Result<(), VoidReason> {
-        let mesh = self.out.mesh.expect("a walk has a mesh");
-        let message = possession_message(&mesh, signer);
-        if PublicKey::from(cert.agent).verify(&message, &cert.possession).is_err() {
+        let signer = signed.signer();
+        let message = possession_message(&self.mesh, &signer);
+        if PublicKey::from(cert.agent)
+            .verify(&message, &cert.possession)
+            .is_err()
+        {
             return Err(VoidReason::NoPossession);
         }
-        if !self.revokes.allow_renewal(&cert.agent.into(), id) {
-            return Err(VoidReason::Revoked);
-        }
+        let spaces: Option<BTreeSet<SpaceId>> = cert
+            .spaces
+            .as_ref()
+            .map(|spaces| spaces.iter().copied().collect());
         let node = NodeId::from_bytes(*signer.as_bytes());
-        let wanted: Option<BTreeSet<SpaceId>> = cert.spaces.as_ref().map(|s| s.iter().copied().collect());
-        let (node, mut chain) = if self.out.members.contains_key(&node) {
+        let (node, mut line) = if self.is_member(&node, Some(at)) {
             (node, Vec::new())
         } else {
-            let issuer = self.agent_of(signer).ok_or(VoidReason::NotAllowed)?;
-            if !issuer.verbs.includes(Verbs::CERTIFY) {
-                return Err(VoidReason::NotAllowed);
+            let by = self.certs.get(&AgentId::from_bytes(*signer.as_bytes()));
+            let live = by
+                .into_iter()
+                .flatten()
+                .rev()
+                .filter(|by| self.is_line_live(by, Some(at)));
+            // The newest that covers it; when none does, the newest says why.
+            let mut refused = None;
+            let mut covering = None;
+            for by in live {
+                match covers(&by.info, cert, spaces.as_ref(), by.line.len()) {
+                    Ok(()) => {
+                        covering = Some(by);
+                        break;
+                    }
+                    Err(reason) => refused = refused.or(Some(reason)),
+                }
             }
-            if issuer.chain.len() >= MAX_CERT_DEPTH {
-                return Err(VoidReason::TooDeep);
-            }
-            let within = match (&issuer.spaces, &wanted) {
-                (None, _) => true,
-                (Some(has), Some(wants)) => wants.is_subset(has),
-                (Some(_), None) => false,
-            };
-            let in_time = match (issuer.not_after_ms, cert.not_after_ms) {
-                (None, _) => true,
-                (Some(has), Some(wants)) => wants <= has,
-                (Some(_), None) => false,
-            };
-            if !within || !in_time || !issuer.verbs.includes(cert.verbs) {
-                return Err(VoidReason::TooWide);
-            }
-            (issuer.node, issuer.chain.clone())
+            let refusal = || refused.unwrap_or_else(|| self.refusal(&signer, at));
+            let by = covering.ok_or_else(refusal)?;
+            (by.info.node, by.line.clone())
         };
-        // A node may renew a certificate; nobody may take over another's agent.
-        if self.out.agents.get(&cert.agent).is_some_and(|held| held.node != node) {
-            return Err(VoidReason::Taken);
-        }
-        chain.push(*id);
+        line.push((at, cert.agent));
         let info = AgentInfo {
             id: cert.agent,
             name: cert.name.clone(),
             node,
-            spaces: wanted,
+            spaces,
             not_after_ms: cert.not_after_ms,
             verbs: cert.verbs,
-            chain,
+            chain: line.iter().map(|(at, _)| self.past.order[*at]).collect(),
         };
-        self.out.agents.insert(cert.agent, info);
+        self.certs
+            .entry(cert.agent)
+            .or_default()
+            .push(Cert { at, info, line });
         Ok(())
     }
 
-    fn revoke(&mut self, id: &RecordId, signer: &PublicKey, revoke: &Revoke) -> Result<(), VoidReason> {
-        let subject_node = NodeId::from_bytes(*revoke.subject.as_bytes());
-        let subject_role = self.out.members.get(&subject_node).map(|member| member.role);
-        let own_agent = self
-            .agent_of(&revoke.subject)
-            .is_some_and(|agent| PublicKey::from(agent.node) == *signer);
-        let is_allowed = match subject_role {
-            Some(role) if role >= Role::Admin => *signer == self.root,
-            _ => self.may_administer(signer) || own_agent,
+    fn revoke(&mut self, at: usize, signer: &PublicKey, revoke: &Revoke) -> Result<(), VoidReason> {
+        let right = if *signer == self.root {
+            Right::Root
+        } else if self.is_admin(signer, Some(at)) {
+            self.may_revoke(at, signer, &revoke.subject)?;
+            Right::Admin
+        } else {
+            let agent = AgentId::from_bytes(*revoke.subject.as_bytes());
+            let mut certs = self.certs.get(&agent).into_iter().flatten();
+            let is_own = certs.any(|cert| {
+                PublicKey::from(cert.info.node) == *signer && self.is_line_live(cert, Some(at))
+            });
+            if !is_own {
+                return Err(self.refusal(signer, at));
+            }
+            Right::Node
         };
-        if !is_allowed {
+        self.found.add(revoke.subject, at, right);
+        Ok(())
+    }
+
+    /// Whether an admin may revoke `subject`: a member that is no admin, or an agent that is not
+    /// another admin's.
+    fn may_revoke(
+        &self,
+        at: usize,
+        signer: &PublicKey,
+        subject: &PublicKey,
+    ) -> Result<(), VoidReason> {
+        let node = NodeId::from_bytes(*subject.as_bytes());
+        let agent = AgentId::from_bytes(*subject.as_bytes());
+        let certs = self.certs.get(&agent).into_iter().flatten();
+        let mut hosts = certs
+            .filter(|cert| self.past.has(at, cert.at))
+            .map(|cert| PublicKey::from(cert.info.node));
+        let mut grants = self.grants.get(&node).into_iter().flatten();
+        let is_known =
+            grants.any(|(grant, _)| self.past.has(at, *grant)) || hosts.clone().next().is_some();
+        let is_admins = hosts.any(|host| host != *signer && self.is_admin(&host, Some(at)));
+        if !is_known || is_admins || self.is_admin(subject, Some(at)) {
             return Err(VoidReason::NotAllowed);
-        }
-        self.found.add(self.records, self.order, *id, revoke.subject);
-        self.out.members.remove(&subject_node);
-        self.out.keys.remove(&subject_node);
-        self.out.agents.remove(&AgentId::from_bytes(*revoke.subject.as_bytes()));
-        for cut in &revoke.cuts {
-            let place = self.out.cuts.entry((cut.author, cut.space)).or_insert((cut.seq, cut.hash));
-            // Of several revocations the lowest cut counts; of equal ones the lower hash.
-            *place = (*place).min((cut.seq, cut.hash));
         }
         Ok(())
     }
 
-    fn key_epoch(&mut self, signer: &PublicKey, epoch: &KeyEpoch) -> Result<(), VoidReason> {
-        if !self.may_administer_space(signer, &epoch.space) {
-            return Err(VoidReason::NotAllowed);
+    fn key_epoch(
+        &mut self,
+        at: usize,
+        signer: &PublicKey,
+        epoch: &'a KeyEpoch,
+    ) -> Result<(), VoidReason> {
+        if !self.knows_space(&epoch.space, at) {
+            return Err(VoidReason::UnknownSpace);
         }
-        let space = self.out.spaces.get_mut(&epoch.space).ok_or(VoidReason::UnknownSpace)?;
-        if epoch.epoch != space.epoch + 1 {
+        if !self.administers(signer, &epoch.space, at) {
+            return Err(self.refusal(signer, at));
+        }
+        let past = self.past;
+        let space = self
+            .spaces
+            .get_mut(&epoch.space)
+            .ok_or(VoidReason::UnknownSpace)?;
+        let known = space
+            .epochs
+            .iter()
+            .filter(|(_, (before, _))| past.has(at, *before));
+        let last = known
+            .map(|(number, _)| *number)
+            .max()
+            .unwrap_or(FIRST_EPOCH);
+        // Of two that fill one number, the first in order holds; the other is made again.
+        if last.checked_add(1) != Some(epoch.epoch) || space.epochs.contains_key(&epoch.epoch) {
             return Err(VoidReason::Taken);
         }
-        space.epoch = epoch.epoch;
-        space.commitments.insert(epoch.epoch, epoch.commitment);
-        for wrap in epoch.wraps.iter().filter(|wrap| wrap.key.epoch == epoch.epoch) {
-            let keys = self.out.keys.entry(wrap.node).or_default();
-            keys.insert((epoch.space, epoch.epoch), wrap.key.clone());
-        }
+        space.epochs.insert(epoch.epoch, (at, epoch));
         Ok(())
+    }
+}
+
+/// Checks that a certificate gives no more than its issuer's.
+fn covers(
+    by: &AgentInfo,
+    cert: &AgentCert,
+    spaces: Option<&BTreeSet<SpaceId>>,
+    depth: usize,
+) -> Result<(), VoidReason> {
+    if !by.verbs.includes(Verbs::CERTIFY) {
+        return Err(VoidReason::NotAllowed);
+    }
+    if depth >= MAX_CERT_DEPTH {
+        return Err(VoidReason::TooDeep);
+    }
+    let within = match (&by.spaces, spaces) {
+        (None, _) => true,
+        (Some(has), Some(wants)) => wants.is_subset(has),
+        (Some(_), None) => false,
+    };
+    let in_time = match (by.not_after_ms, cert.not_after_ms) {
+        (None, _) => true,
+        (Some(has), Some(wants)) => wants <= has,
+        (Some(_), None) => false,
+    };
+    if within && in_time && by.verbs.includes(cert.verbs) {
+        Ok(())
+    } else {
+        Err(VoidReason::TooWide)
     }
 }

@@ -370,7 +370,10 @@ mod optional_bytes {
         }
     }
 
-    pub(super) fn decode<C>(d: &mut Decoder<'_>, _: &mut C) -> Result<Option<Vec<u8>>, minicbor::decode::Error> {
+    pub(super) fn decode<C>(
+        d: &mut Decoder<'_>,
+        _: &mut C,
+    ) -> Result<Option<Vec<u8>>, minicbor::decode::Error> {
         Ok(Some(d.bytes()?.to_vec()))
     }
 

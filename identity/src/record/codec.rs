@@ -162,9 +162,7 @@ pub(super) fn check(record: &Record) -> Result<(), RecordError> {
             }
             (vec![], body.spaces.iter().collect())
         }
-        RecordBody::AgentCert(body) => {
-            (vec![&body.name], body.spaces.iter().flatten().collect())
-        }
+        RecordBody::AgentCert(body) => (vec![&body.name], body.spaces.iter().flatten().collect()),
         RecordBody::Revoke(body) => {
             if body.reason.len() > MAX_REASON_BYTES {
                 return malformed("a reason is at most 512 bytes");

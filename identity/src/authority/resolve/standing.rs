@@ -1,0 +1,72 @@
+//! The revocations that stand, and what each of them ends.
+
+use std::collections::BTreeMap;
+
+use super::past::Past;
+use crate::id::PublicKey;
+
+/// By what right a revocation was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Right {
+    /// The root's: ends anything.
+    Root,
+    /// An admin's: ends anything but what the root made an admin.
+    Admin,
+    /// A node's over its own agents: ends certificates alone.
+    Node,
+}
+
+/// What a revocation may end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// A Grant; whether it is the root's, making an admin.
+    Grant { makes_admin: bool },
+    /// A certificate.
+    Cert,
+}
+
+/// The revocations that stand, by subject, each by its place in the order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Revokes(BTreeMap<PublicKey, Vec<(usize, Right)>>);
+
+impl Revokes {
+    pub(super) fn add(&mut self, subject: PublicKey, at: usize, right: Right) {
+        self.0.entry(subject).or_default().push((at, right));
+    }
+
+    pub(super) fn subjects(&self) -> impl Iterator<Item = (&PublicKey, &[(usize, Right)])> {
+        self.0
+            .iter()
+            .map(|(subject, revokes)| (subject, revokes.as_slice()))
+    }
+
+    pub(super) fn of(&self, subject: &PublicKey) -> &[(usize, Right)] {
+        self.0.get(subject).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether `given` (a Grant to the subject, or a certificate of it) supports what the subject
+    /// did at `act`, or supports it today when `act` is `None`.
+    ///
+    /// It does unless a revocation ends it: one that it was not made in knowledge of, and that
+    /// was not made in knowledge of the act.
+    pub(super) fn allow(
+        &self,
+        past: &Past,
+        subject: &PublicKey,
+        given: usize,
+        standing: Standing,
+        act: Option<usize>,
+    ) -> bool {
+        self.of(subject).iter().all(|(revoke, right)| {
+            let is_exempt = match (right, standing) {
+                (Right::Root, _)
+                | (Right::Admin, Standing::Cert)
+                | (Right::Node, Standing::Cert) => false,
+                (Right::Admin, Standing::Grant { makes_admin }) => makes_admin,
+                (Right::Node, Standing::Grant { .. }) => true,
+            };
+            let was_seen = act.is_some_and(|act| past.has(*revoke, act));
+            is_exempt || was_seen || past.has(given, *revoke)
+        })
+    }
+}
