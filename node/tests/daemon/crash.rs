@@ -62,6 +62,8 @@ fn a_hundred_kills_lose_nothing_that_was_acknowledged() {
     let daemon = Daemon::start(&dir, "laptop");
     let by_seq = acked.by_seq.into_inner().unwrap();
     assert!(by_seq.len() >= KILLS);
+    // A list waits until everything durable is in the view.
+    daemon.get("/v1/memory?limit=1");
     let mut client = daemon.client();
     for (seq, id) in &by_seq {
         let (status, why) = client.ask("GET", &format!("/v1/why/{id}"), None).unwrap();
