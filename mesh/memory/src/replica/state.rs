@@ -8,7 +8,9 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use rhizome_identity::{AgentId, Authority, Hash, NodeId, NodeKey, RecordLog, SpaceId, SpaceKey};
+use rhizome_identity::{
+    AgentId, Authority, Hash, NodeId, NodeKey, PublicKey, RecordLog, SpaceId, SpaceKey,
+};
 use tokio::sync::broadcast;
 use tracing::warn;
 
@@ -226,7 +228,9 @@ impl Inner {
                     events.push(Event::Stored {
                         lane: Lane::Authority,
                         id,
-                        own: false,
+                        // Own records are pushed at once: peers refuse a newcomer until they know
+                        // of its Grant.
+                        own: record.signer() == PublicKey::from(self.node),
                         arrival,
                     });
                     works.push((arrival, Work::Nothing));
