@@ -51,6 +51,7 @@ pub(crate) fn replica_dir(dir: &Path) -> PathBuf {
 
 impl Node {
     pub(crate) async fn start(name: &str) -> Self {
+        log();
         let dir = Arc::new(tempfile::tempdir().unwrap());
         Self::start_in(name, dir, NodeKey::generate(), AgentKey::generate()).await
     }
@@ -271,4 +272,12 @@ pub(crate) async fn pair() -> (Node, Node, SpaceId) {
     a.sees(b.id(), PeerState::Connected).await;
     b.sees(a.id(), PeerState::Connected).await;
     (a, b, space)
+}
+
+/// Prints the log of a test when `RUST_LOG` asks for it.
+pub(crate) fn log() {
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_test_writer()
+        .try_init();
 }
