@@ -310,7 +310,10 @@ async fn the_death_of_the_guest_ends_every_program_at_once() {
     let mut handles = Vec::new();
     for _ in 0..8 {
         // They end with their input, so that none outlives the test.
-        let request = ExecRequest { stdin: true, ..sh("exec cat") };
+        let request = ExecRequest {
+            stdin: true,
+            ..sh("exec cat")
+        };
         handles.push(guest.channel.exec(request).await.unwrap());
     }
     guest.kill();

@@ -36,7 +36,12 @@ pub(crate) enum CliError {
     /// What answers is no node. Exit code 3.
     Protocol { url: String, what: String },
     /// The node said no. Exit code 1.
-    Refused { code: String, message: String, causes: Vec<String>, hint: Option<String> },
+    Refused {
+        code: String,
+        message: String,
+        causes: Vec<String>,
+        hint: Option<String>,
+    },
     /// A file or standard input can't be read. Exit code 1.
     Input { name: String, source: io::Error },
     /// Our own output can't be written; quiet if its reader has gone. Exit code 1.
@@ -82,21 +87,23 @@ fn run(out: &mut Out<impl Write>, words: Vec<OsString>) -> Result<(), CliError> 
         (Some("memory"), None | Some("-h" | "--help" | "help")) => {
             Err(CliError::Help(help::MEMORY))
         }
-        (Some("context"), Some("checkpoint")) => {
-            context::checkpoint(out, &rest(help::CHECKPOINT)?)
-        }
+        (Some("context"), Some("checkpoint")) => context::checkpoint(out, &rest(help::CHECKPOINT)?),
         (Some("context"), Some("resume")) => context::resume(out, &rest(help::RESUME)?),
         (Some("context"), None | Some("-h" | "--help" | "help")) => {
             Err(CliError::Help(help::CONTEXT))
         }
         (Some("self"), _) => memory::who_am_i(out, &rest(help::SELF)?),
-        (Some("-V" | "--version"), _) => {
-            Ok(writeln!(out.raw(), "rhizome {} (in a sandbox)", env!("CARGO_PKG_VERSION"))?)
-        }
+        (Some("-V" | "--version"), _) => Ok(writeln!(
+            out.raw(),
+            "rhizome {} (in a sandbox)",
+            env!("CARGO_PKG_VERSION")
+        )?),
         (None | Some("-h" | "--help" | "help"), _) => Err(CliError::Help(help::TOP)),
         (Some(noun), verb) => {
             let verb = verb.map(|verb| format!(" {verb}")).unwrap_or_default();
-            Err(CliError::Usage(format!("there is no `{noun}{verb}`; see `rhizome --help`")))
+            Err(CliError::Usage(format!(
+                "there is no `{noun}{verb}`; see `rhizome --help`"
+            )))
         }
     }
 }
@@ -105,7 +112,10 @@ fn report(out: &mut Out<impl Write>, error: &CliError) -> ExitCode {
     let (code, message, causes, hint) = match error {
         CliError::Help(text) => {
             // A reader that has seen enough has gone: fine.
-            let _ = out.raw().write_all(text.as_bytes()).and_then(|()| out.flush());
+            let _ = out
+                .raw()
+                .write_all(text.as_bytes())
+                .and_then(|()| out.flush());
             return ExitCode::SUCCESS;
         }
         CliError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => {
@@ -118,19 +128,37 @@ fn report(out: &mut Out<impl Write>, error: &CliError) -> ExitCode {
             vec![source.to_string()],
             Some("the sandbox's node must be up; RHIZOME_URL says where its door is".to_owned()),
         ),
-        CliError::Protocol { url, what } => {
-            (3, format!("what answers at `{url}` is no rhizome node"), vec![what.clone()], None)
-        }
-        CliError::Refused { code, message, causes, hint } => {
-            let code = if code.is_empty() { String::new() } else { format!(" ({code})") };
+        CliError::Protocol { url, what } => (
+            3,
+            format!("what answers at `{url}` is no rhizome node"),
+            vec![what.clone()],
+            None,
+        ),
+        CliError::Refused {
+            code,
+            message,
+            causes,
+            hint,
+        } => {
+            let code = if code.is_empty() {
+                String::new()
+            } else {
+                format!(" ({code})")
+            };
             (1, format!("{message}{code}"), causes.clone(), hint.clone())
         }
-        CliError::Input { name, source } => {
-            (1, format!("cannot read {name}"), vec![source.to_string()], None)
-        }
-        CliError::Output(error) => {
-            (1, "cannot write the output".to_owned(), vec![error.to_string()], None)
-        }
+        CliError::Input { name, source } => (
+            1,
+            format!("cannot read {name}"),
+            vec![source.to_string()],
+            None,
+        ),
+        CliError::Output(error) => (
+            1,
+            "cannot write the output".to_owned(),
+            vec![error.to_string()],
+            None,
+        ),
     };
     let mut text = format!("error: {}\n", print::clean(&message));
     for cause in causes {
@@ -153,13 +181,20 @@ fn read_text(name: &str) -> Result<String, CliError> {
         path => std::fs::File::open(path).map(|file| Box::new(file) as Box<dyn Read>),
     };
     let read = source.and_then(|source| source.take(MAX_INPUT + 1).read_to_string(&mut text));
-    let shown = if name == "-" { "standard input".to_owned() } else { format!("`{name}`") };
+    let shown = if name == "-" {
+        "standard input".to_owned()
+    } else {
+        format!("`{name}`")
+    };
     match read {
         Ok(len) if len as u64 > MAX_INPUT => Err(CliError::Input {
             name: shown,
             source: io::Error::other(format!("it is over {MAX_INPUT} bytes")),
         }),
         Ok(_) => Ok(text),
-        Err(source) => Err(CliError::Input { name: shown, source }),
+        Err(source) => Err(CliError::Input {
+            name: shown,
+            source,
+        }),
     }
 }

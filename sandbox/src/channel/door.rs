@@ -97,9 +97,12 @@ async fn carry(mut stream: Stream, far: DuplexStream) {
             _ = stream.next() => Err(()),
         }
     };
-    // Both directions end on their own; a reset, or the channel's end, ends them together. After
-    // that, dropping the stream tells the guest, and dropping `far` tells the node.
-    let _: Result<((), ()), ()> = tokio::try_join!(outward, inward);
+    // Both directions end on their own; a reset, or the channel's end, ends them together. Then
+    // dropping the stream tells the guest, and dropping `far` tells the node.
+    let ended: Result<((), ()), ()> = tokio::try_join!(outward, inward);
+    if ended.is_ok() {
+        stream.finish();
+    }
 }
 
 async fn outward(

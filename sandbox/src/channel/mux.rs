@@ -546,6 +546,11 @@ impl Stream {
         }
     }
 
+    /// Forgets a stream that both sides have ended. A reset would overtake what is queued.
+    pub(super) fn finish(self) {
+        lock(&self.shared.streams).remove(self.id);
+    }
+
     pub(super) fn sender(&self) -> Sender {
         Sender {
             id: self.id,

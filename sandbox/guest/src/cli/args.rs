@@ -55,7 +55,9 @@ impl Args {
                 }
                 args.flags.push(name);
             } else {
-                return Err(CliError::Usage(format!("there is no option `--{name}` here")));
+                return Err(CliError::Usage(format!(
+                    "there is no option `--{name}` here"
+                )));
             }
         }
         if let (false, Some(word)) = (spec.words, args.words.first()) {
@@ -79,20 +81,25 @@ impl Args {
     }
 
     pub(crate) fn required<'a>(&'a self, name: &'a str) -> Result<&'a str, CliError> {
-        self.one(name)?.ok_or_else(|| CliError::Usage(format!("`--{name}` is needed")))
+        self.one(name)?
+            .ok_or_else(|| CliError::Usage(format!("`--{name}` is needed")))
     }
 
     pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, CliError> {
         self.one(name)?
             .map(|value| {
-                let wrong = |_| CliError::Usage(format!("`--{name}` needs a number, not `{value}`"));
+                let wrong =
+                    |_| CliError::Usage(format!("`--{name}` needs a number, not `{value}`"));
                 value.parse().map_err(wrong)
             })
             .transpose()
     }
 
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.values.iter().filter(move |(known, _)| *known == name).map(|(_, value)| value.as_str())
+        self.values
+            .iter()
+            .filter(move |(known, _)| *known == name)
+            .map(|(_, value)| value.as_str())
     }
 
     pub(crate) fn words(&self) -> &[String] {
@@ -104,8 +111,12 @@ impl Args {
 mod tests {
     use super::*;
 
-    const SPEC: Spec =
-        Spec { help: "help", values: &["kind", "tag"], flags: &["json"], words: true };
+    const SPEC: Spec = Spec {
+        help: "help",
+        values: &["kind", "tag"],
+        flags: &["json"],
+        words: true,
+    };
 
     fn parse(line: &str) -> Result<Args, CliError> {
         Args::parse(SPEC, line.split_whitespace().map(str::to_owned))
@@ -125,10 +136,22 @@ mod tests {
         for line in ["--kind", "--no", "--json=1"] {
             assert!(matches!(parse(line), Err(CliError::Usage(_))), "{line}");
         }
-        assert!(matches!(parse("--tag a --tag b").unwrap().one("tag"), Err(CliError::Usage(_))));
-        assert!(matches!(parse("--kind x").unwrap().number("kind"), Err(CliError::Usage(_))));
+        assert!(matches!(
+            parse("--tag a --tag b").unwrap().one("tag"),
+            Err(CliError::Usage(_))
+        ));
+        assert!(matches!(
+            parse("--kind x").unwrap().number("kind"),
+            Err(CliError::Usage(_))
+        ));
         assert!(matches!(parse("x -h"), Err(CliError::Help("help"))));
-        let no_words = Spec { words: false, ..SPEC };
-        assert!(matches!(Args::parse(no_words, ["x".to_owned()]), Err(CliError::Usage(_))));
+        let no_words = Spec {
+            words: false,
+            ..SPEC
+        };
+        assert!(matches!(
+            Args::parse(no_words, ["x".to_owned()]),
+            Err(CliError::Usage(_))
+        ));
     }
 }

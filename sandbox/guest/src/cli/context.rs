@@ -54,16 +54,22 @@ fn patch(args: &Args) -> Result<Value, CliError> {
     pairs("explored", "explored", "what", "result")?;
     pairs("decision", "decisions", "what", "why")?;
     pairs("error", "errors", "error", "fix")?;
-    for (option, list) in
-        [("question", "questions"), ("resolved", "resolved_questions"), ("next", "next")]
-    {
+    for (option, list) in [
+        ("question", "questions"),
+        ("resolved", "resolved_questions"),
+        ("next", "next"),
+    ] {
         for value in args.all(option) {
             push(&mut body, list, value.into())?;
         }
     }
     for value in args.all("artifact") {
         let (name, reference) = split(value, "=", "--artifact", "NAME=REFERENCE")?;
-        push(&mut body, "artifacts", json!({ "name": name, "reference": reference }))?;
+        push(
+            &mut body,
+            "artifacts",
+            json!({ "name": name, "reference": reference }),
+        )?;
     }
     Ok(body.into())
 }
@@ -73,7 +79,9 @@ fn parse_file(name: &str) -> Result<Map<String, Value>, CliError> {
     match serde_json::from_str(&text) {
         Ok(Value::Object(body)) => Ok(body),
         Ok(_) => Err(CliError::Usage("`--file` needs a JSON object".to_owned())),
-        Err(error) => Err(CliError::Usage(format!("`--file` needs a JSON object: {error}"))),
+        Err(error) => Err(CliError::Usage(format!(
+            "`--file` needs a JSON object: {error}"
+        ))),
     }
 }
 
@@ -84,7 +92,11 @@ fn push(body: &mut Map<String, Value>, list: &str, value: Value) -> Result<(), C
     }
     match slot {
         Value::Array(values) => values.push(value),
-        _ => return Err(CliError::Usage(format!("`{list}` in the file is not a list"))),
+        _ => {
+            return Err(CliError::Usage(format!(
+                "`{list}` in the file is not a list"
+            )));
+        }
     }
     Ok(())
 }
@@ -117,12 +129,36 @@ fn show(out: &mut Out<impl Write>, context: &Value) -> Result<(), CliError> {
             Some(words)
         }
     };
-    section(out, "explored", &context["explored"], &pair("what", &["result"]))?;
-    section(out, "decisions", &context["decisions"], &pair("what", &["why"]))?;
-    section(out, "errors", &context["errors"], &pair("error", &["cause", "fix", "status"]))?;
-    section(out, "questions", &context["questions"], &|entry| said(entry, &["question", "text"]))?;
-    section(out, "next", &context["next"], &|entry| said(entry, &["step", "text"]))?;
-    section(out, "artifacts", &context["artifacts"], &pair("name", &["reference"]))?;
+    section(
+        out,
+        "explored",
+        &context["explored"],
+        &pair("what", &["result"]),
+    )?;
+    section(
+        out,
+        "decisions",
+        &context["decisions"],
+        &pair("what", &["why"]),
+    )?;
+    section(
+        out,
+        "errors",
+        &context["errors"],
+        &pair("error", &["cause", "fix", "status"]),
+    )?;
+    section(out, "questions", &context["questions"], &|entry| {
+        said(entry, &["question", "text"])
+    })?;
+    section(out, "next", &context["next"], &|entry| {
+        said(entry, &["step", "text"])
+    })?;
+    section(
+        out,
+        "artifacts",
+        &context["artifacts"],
+        &pair("name", &["reference"]),
+    )?;
     let verification = &context["verification"];
     if let (Some(total), Some(ok)) = (verification["total"].as_u64(), verification["ok"].as_u64()) {
         out.line("")?;
@@ -143,7 +179,11 @@ fn said(entry: &Value, names: &[&str]) -> Option<String> {
         return Some(text.to_owned());
     }
     let known = ["value", "text", "what"];
-    names.iter().chain(&known).find_map(|name| entry[*name].as_str()).map(str::to_owned)
+    names
+        .iter()
+        .chain(&known)
+        .find_map(|name| entry[*name].as_str())
+        .map(str::to_owned)
 }
 
 /// Shows a part of the context: one entry or a list of them, each with its author.
@@ -165,14 +205,21 @@ fn section(
     out.line(format!("{title}:"))?;
     for entry in entries {
         out.quote("   ", &words(entry).unwrap_or_else(|| entry.to_string()))?;
-        let author = if entry["by"].is_null() { &entry["author"] } else { &entry["by"] };
+        let author = if entry["by"].is_null() {
+            &entry["author"]
+        } else {
+            &entry["by"]
+        };
         if !author.is_null() {
             let whole = json!({
                 "author": author, "node": entry["node"], "at_ms": entry["at_ms"],
             });
             out.line(format!("     {}", origin(&whole)))?;
         }
-        if let Some(other) = entry["conflicts"].as_array().filter(|others| !others.is_empty()) {
+        if let Some(other) = entry["conflicts"]
+            .as_array()
+            .filter(|others| !others.is_empty())
+        {
             let by: Vec<String> = other.iter().map(|one| who(&one["by"])).collect();
             out.line(format!("     others say otherwise: {}", by.join(", ")))?;
         }
@@ -186,15 +233,35 @@ mod tests {
     use crate::cli::help;
 
     fn parse(words: &[&str]) -> Result<Value, CliError> {
-        patch(&Args::parse(help::CHECKPOINT, words.iter().map(|word| (*word).to_owned()))?)
+        patch(&Args::parse(
+            help::CHECKPOINT,
+            words.iter().map(|word| (*word).to_owned()),
+        )?)
     }
 
     #[test]
     fn options_make_a_patch() {
         let patch = parse(&[
-            "--task", "t", "--goal", "g", "--explored", "pin it => no change", "--decision",
-            "patch it => smallest", "--error", "week 53 => use iso weeks", "--error", "open one",
-            "--question", "why?", "--next", "one", "--next", "two", "--artifact", "p=/x=y",
+            "--task",
+            "t",
+            "--goal",
+            "g",
+            "--explored",
+            "pin it => no change",
+            "--decision",
+            "patch it => smallest",
+            "--error",
+            "week 53 => use iso weeks",
+            "--error",
+            "open one",
+            "--question",
+            "why?",
+            "--next",
+            "one",
+            "--next",
+            "two",
+            "--artifact",
+            "p=/x=y",
         ])
         .unwrap();
         let expected = json!({
@@ -211,8 +278,14 @@ mod tests {
     #[test]
     fn a_task_is_needed_and_pairs_need_their_name() {
         assert!(matches!(parse(&["--goal", "g"]), Err(CliError::Usage(_))));
-        assert!(matches!(parse(&["--task", "t", "--error", " => fix"]), Err(CliError::Usage(_))));
-        assert!(matches!(parse(&["--task", "t", "--artifact", "x"]), Err(CliError::Usage(_))));
+        assert!(matches!(
+            parse(&["--task", "t", "--error", " => fix"]),
+            Err(CliError::Usage(_))
+        ));
+        assert!(matches!(
+            parse(&["--task", "t", "--artifact", "x"]),
+            Err(CliError::Usage(_))
+        ));
     }
 
     #[test]

@@ -27,15 +27,19 @@ pub(crate) struct Door {
 
 impl Door {
     pub(crate) fn from_env() -> Result<Self, CliError> {
-        let url = env::var("RHIZOME_URL")
-            .unwrap_or_else(|_| format!("http://127.0.0.1:{DOOR_PORT}"));
+        let url =
+            env::var("RHIZOME_URL").unwrap_or_else(|_| format!("http://127.0.0.1:{DOOR_PORT}"));
         // Names would need a resolver, and the door is a local address.
         let wrong = || CliError::Usage(format!("RHIZOME_URL is `{url}`, not http://ADDRESS:PORT"));
-        let rest = url.strip_prefix("http://").ok_or_else(wrong)?.trim_end_matches('/');
+        let rest = url
+            .strip_prefix("http://")
+            .ok_or_else(wrong)?
+            .trim_end_matches('/');
         let address = match rest.strip_prefix("localhost:") {
-            Some(port) => {
-                SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port.parse().map_err(|_| wrong())?)
-            }
+            Some(port) => SocketAddr::new(
+                IpAddr::V4(Ipv4Addr::LOCALHOST),
+                port.parse().map_err(|_| wrong())?,
+            ),
             None => rest.parse().map_err(|_| wrong())?,
         };
         Ok(Self { url, address })
@@ -57,7 +61,10 @@ impl Door {
     pub(crate) fn lost(&self, source: io::Error) -> CliError {
         match source.kind() {
             io::ErrorKind::InvalidData => self.no_node(source),
-            _ => CliError::Unreachable { url: self.url.clone(), source },
+            _ => CliError::Unreachable {
+                url: self.url.clone(),
+                source,
+            },
         }
     }
 
@@ -74,8 +81,12 @@ impl Door {
         patience: Option<Duration>,
     ) -> Result<Body<TcpStream>, CliError> {
         let body = body.map(Value::to_string);
-        let bytes =
-            http::request(method, target, &self.address.to_string(), body.as_deref().map(str::as_bytes));
+        let bytes = http::request(
+            method,
+            target,
+            &self.address.to_string(),
+            body.as_deref().map(str::as_bytes),
+        );
         let answer = TcpStream::connect_timeout(&self.address, PATIENCE).and_then(|mut stream| {
             stream.set_read_timeout(patience)?;
             // The node may refuse before it has read all; its answer says why.
@@ -100,14 +111,21 @@ impl Door {
             code: text(&error["code"]).unwrap_or_default(),
             message: text(&error["message"])
                 .unwrap_or_else(|| format!("the node answered with status {status}")),
-            causes: error["causes"].as_array().into_iter().flatten().filter_map(text).collect(),
+            causes: error["causes"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(text)
+                .collect(),
             hint: text(&error["hint"]),
         }
     }
 
     fn json(&self, body: impl Read) -> Result<Value, CliError> {
         let mut bytes = Vec::new();
-        body.take(MAX_ANSWER + 1).read_to_end(&mut bytes).map_err(|error| self.lost(error))?;
+        body.take(MAX_ANSWER + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| self.lost(error))?;
         if bytes.len() as u64 > MAX_ANSWER {
             return Err(self.no_node("its answer has no end"));
         }
@@ -115,7 +133,10 @@ impl Door {
     }
 
     fn no_node(&self, what: impl fmt::Display) -> CliError {
-        CliError::Protocol { url: self.url.clone(), what: what.to_string() }
+        CliError::Protocol {
+            url: self.url.clone(),
+            what: what.to_string(),
+        }
     }
 }
 

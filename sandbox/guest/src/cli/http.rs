@@ -40,8 +40,10 @@ pub(crate) fn request(method: &str, target: &str, host: &str, body: Option<&[u8]
     )
     .into_bytes();
     if let Some(body) = body {
-        let head =
-            format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
+        let head = format!(
+            "content-type: application/json\r\ncontent-length: {}\r\n",
+            body.len()
+        );
         bytes.extend_from_slice(head.as_bytes());
     }
     bytes.extend_from_slice(b"\r\n");
@@ -79,7 +81,15 @@ pub(crate) fn response<R: Read>(source: R) -> io::Result<Response<R>> {
         match status {
             // More is to come.
             100..200 => {}
-            204 | 304 => return Ok(Response { status, body: Body { source, rest: Rest::Done } }),
+            204 | 304 => {
+                return Ok(Response {
+                    status,
+                    body: Body {
+                        source,
+                        rest: Rest::Done,
+                    },
+                });
+            }
             _ => {
                 let mut body = Body { source, rest };
                 if rest == Rest::Chunk(0) {
@@ -135,7 +145,10 @@ impl<R: Read> Read for Body<R> {
         }
         let len = self.source.read(&mut buf[..most])?;
         if len == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer was cut"));
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the answer was cut",
+            ));
         }
         let left = left - len as u64;
         match self.rest {

@@ -54,7 +54,11 @@ pub(crate) fn publish(out: &mut Out<impl Write>, args: &Args) -> Result<(), CliE
     if args.flag("json") {
         out.json(&answer)?;
     } else {
-        out.line(format!("published {} as {}", text(&answer, "doc"), text(&answer, "id")))?;
+        out.line(format!(
+            "published {} as {}",
+            text(&answer, "doc"),
+            text(&answer, "id")
+        ))?;
     }
     Ok(())
 }
@@ -78,7 +82,10 @@ pub(crate) fn recall(out: &mut Out<impl Write>, args: &Args) -> Result<(), CliEr
     if args.flag("json") {
         return Ok(out.json(&answer)?);
     }
-    let hits = answer["hits"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let hits = answer["hits"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     if hits.is_empty() {
         return Ok(out.line("nothing is known of that")?);
     }
@@ -86,11 +93,17 @@ pub(crate) fn recall(out: &mut Out<impl Write>, args: &Args) -> Result<(), CliEr
     for (index, hit) in hits.iter().enumerate() {
         out.line("")?;
         let score = hit["score"].as_f64().unwrap_or(0.0);
-        out.line(format!("{}. {}, score {score:.2}", index + 1, text(hit, "kind")))?;
+        out.line(format!(
+            "{}. {}, score {score:.2}",
+            index + 1,
+            text(hit, "kind")
+        ))?;
         out.line(format!("   {}", origin(hit)))?;
         let trust = &hit["trust"];
         if !trust.is_null() {
-            let trust = trust.as_str().map_or_else(|| trust.to_string(), str::to_owned);
+            let trust = trust
+                .as_str()
+                .map_or_else(|| trust.to_string(), str::to_owned);
             out.line(format!("   trust {trust}"))?;
         }
         out.line(format!("   doc {}", text(hit, "doc")))?;
@@ -102,13 +115,19 @@ pub(crate) fn recall(out: &mut Out<impl Write>, args: &Args) -> Result<(), CliEr
 fn show_memory(out: &mut Out<impl Write>, memory: &Value) -> Result<(), CliError> {
     out.quote("   ", text(memory, "title"))?;
     out.quote("   ", text(memory, "text"))?;
-    let tags: Vec<&str> =
-        memory["tags"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let tags: Vec<&str> = memory["tags"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
     if !tags.is_empty() {
         out.quote("   ", &format!("tags: {}", tags.join(", ")))?;
     }
     for (name, value) in memory["fields"].as_object().into_iter().flatten() {
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let value = value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned);
         out.quote("   ", &format!("{name}: {value}"))?;
     }
     Ok(())
@@ -141,13 +160,18 @@ pub(crate) fn watch(out: &mut Out<impl Write>, args: &Args) -> Result<(), CliErr
         if line.trim_ascii().is_empty() {
             continue;
         }
-        let event: Value = serde_json::from_slice(&line)
-            .map_err(|error| door.lost(std::io::Error::new(std::io::ErrorKind::InvalidData, error)))?;
+        let event: Value = serde_json::from_slice(&line).map_err(|error| {
+            door.lost(std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+        })?;
         if args.flag("json") {
             out.json(&event)?;
         } else {
             let arrival = event["arrival"].as_u64().unwrap_or(0);
-            out.line(format!("{arrival} {} {}", text(&event, "kind"), origin(&event)))?;
+            out.line(format!(
+                "{arrival} {} {}",
+                text(&event, "kind"),
+                origin(&event)
+            ))?;
             out.quote("   ", text(&event, "title"))?;
             out.quote("   ", text(&event, "text"))?;
         }
@@ -175,7 +199,11 @@ pub(crate) fn who_am_i(out: &mut Out<impl Write>, args: &Args) -> Result<(), Cli
     for name in ["sandbox", "image"] {
         let value = &answer[name];
         if !value.is_null() {
-            let value = if value.is_object() { who(value) } else { text(&answer, name).to_owned() };
+            let value = if value.is_object() {
+                who(value)
+            } else {
+                text(&answer, name).to_owned()
+            };
             out.line(format!("{name:8} {value}"))?;
         }
     }

@@ -116,11 +116,15 @@ mod tests {
     fn others_words_stay_behind_their_bar() {
         let mut bytes = Vec::new();
         let mut out = Out::new(&mut bytes);
-        out.quote("  ", "plain\r\n\u{1b}[2Jclear\nback\rhere \u{202e}x").unwrap();
+        out.quote("  ", "plain\r\n\u{1b}[2Jclear\nback\rhere \u{202e}x")
+            .unwrap();
         out.flush().unwrap();
         drop(out);
         let text = String::from_utf8(bytes).unwrap();
-        assert_eq!(text, "  | plain\n  | \u{fffd}[2Jclear\n  | back\u{fffd}here \u{fffd}x\n");
+        assert_eq!(
+            text,
+            "  | plain\n  | \u{fffd}[2Jclear\n  | back\u{fffd}here \u{fffd}x\n"
+        );
     }
 
     #[test]
@@ -129,7 +133,10 @@ mod tests {
             "author": {"id": "0123456789abcdef", "name": "ann"}, "node": {"id": "fe", "name": "lap"},
             "at_ms": 0,
         });
-        assert_eq!(origin(&full), "by ann (0123456789) on lap (fe) at 1970-01-01 00:00:00Z");
+        assert_eq!(
+            origin(&full),
+            "by ann (0123456789) on lap (fe) at 1970-01-01 00:00:00Z"
+        );
         assert_eq!(origin(&json!({"author": "abc"})), "by abc");
         assert_eq!(origin(&json!({})), "by unknown");
     }

@@ -8,8 +8,12 @@ use super::{
 };
 
 fn hello(nonce: u8) -> Frame {
-    let hello =
-        Hello { version: PROTOCOL_VERSION, nonce: [nonce; 16], boot: [nonce ^ 1; 16], flags: 0 };
+    let hello = Hello {
+        version: PROTOCOL_VERSION,
+        nonce: [nonce; 16],
+        boot: [nonce ^ 1; 16],
+        flags: 0,
+    };
     Frame::new(Kind::Hello, 0, &hello)
 }
 
@@ -37,7 +41,11 @@ fn any_frame() -> impl Strategy<Value = Frame> {
     let kind = prop::sample::select(ALL_KINDS).prop_filter("no greeting", |k| *k != Kind::Hello);
     let payload = prop::collection::vec(any::<u8>(), 0..300)
         .prop_filter("magic", |payload| !contains_magic(payload));
-    (kind, any::<u32>(), payload).prop_map(|(kind, stream, payload)| Frame { kind, stream, payload })
+    (kind, any::<u32>(), payload).prop_map(|(kind, stream, payload)| Frame {
+        kind,
+        stream,
+        payload,
+    })
 }
 
 fn round_trip<P: Payload + PartialEq + Debug>(message: &P) -> Vec<u8> {
@@ -48,7 +56,10 @@ fn round_trip<P: Payload + PartialEq + Debug>(message: &P) -> Vec<u8> {
     }
     let mut longer = bytes.clone();
     longer.push(0);
-    assert_eq!(P::from_payload(&longer), Err(WireError::Trailing { bytes: 1 }));
+    assert_eq!(
+        P::from_payload(&longer),
+        Err(WireError::Trailing { bytes: 1 })
+    );
     bytes
 }
 
@@ -90,31 +101,64 @@ fn mutate<P: Payload>(bytes: &[u8]) {
 
 #[test]
 fn every_message_survives_its_encoding_and_no_cut_does() {
-    mutate::<Hello>(&round_trip(&Hello { version: 1, nonce: [1; 16], boot: [2; 16], flags: 0 }));
-    mutate::<Ready>(&round_trip(&Ready { boot_ms: 5, warnings: vec!["a".into(), "ü".into()] }));
+    mutate::<Hello>(&round_trip(&Hello {
+        version: 1,
+        nonce: [1; 16],
+        boot: [2; 16],
+        flags: 0,
+    }));
+    mutate::<Ready>(&round_trip(&Ready {
+        boot_ms: 5,
+        warnings: vec!["a".into(), "ü".into()],
+    }));
     round_trip(&Credit { bytes: 7 });
     mutate::<Exec>(&round_trip(&exec()));
     round_trip(&Signal { number: 15 });
-    round_trip(&Resize { rows: 24, columns: 80 });
+    round_trip(&Resize {
+        rows: 24,
+        columns: 80,
+    });
     for exit in [Exit::Code(-1), Exit::Signal(9), Exit::TimedOut] {
         mutate::<Exit>(&round_trip(&exit));
     }
-    let failure = Failure { code: FailureCode::NoSpace, message: "full".to_owned() };
+    let failure = Failure {
+        code: FailureCode::NoSpace,
+        message: "full".to_owned(),
+    };
     mutate::<Failure>(&round_trip(&failure));
-    round_trip(&PathOnly { path: b"/etc".to_vec() });
+    round_trip(&PathOnly {
+        path: b"/etc".to_vec(),
+    });
     mutate::<FileWrite>(&round_trip(&FileWrite {
         path: b"/a".to_vec(),
         mode: 0o644,
         parents: true,
     }));
-    round_trip(&MakeDir { path: b"/a".to_vec(), mode: 0o755, parents: false });
-    round_trip(&Remove { path: b"/a".to_vec(), recursive: true });
+    round_trip(&MakeDir {
+        path: b"/a".to_vec(),
+        mode: 0o755,
+        parents: false,
+    });
+    round_trip(&Remove {
+        path: b"/a".to_vec(),
+        recursive: true,
+    });
     mutate::<Stat>(&round_trip(&stat()));
-    mutate::<Entry>(&round_trip(&Entry { name: b"x".to_vec(), stat: stat() }));
-    round_trip(&FileEnd { size: 1, checksum: 2 });
+    mutate::<Entry>(&round_trip(&Entry {
+        name: b"x".to_vec(),
+        stat: stat(),
+    }));
+    round_trip(&FileEnd {
+        size: 1,
+        checksum: 2,
+    });
     round_trip(&SetTime { unix_ns: 3 });
     round_trip(&Reseed { seed: [4; 32] });
-    let info = Info { kernel: "6.1".to_owned(), cpus: 1, ..Info::default() };
+    let info = Info {
+        kernel: "6.1".to_owned(),
+        cpus: 1,
+        ..Info::default()
+    };
     mutate::<Info>(&round_trip(&info));
 }
 
@@ -122,20 +166,38 @@ fn every_message_survives_its_encoding_and_no_cut_does() {
 fn counts_are_checked_against_what_is_there() {
     // Four billion arguments in eight bytes.
     let bytes = [0xff, 0xff, 0xff, 0xff, 1, 0, 0, 0];
-    assert_eq!(Exec::from_payload(&bytes), Err(WireError::Invalid { field: "argv" }));
+    assert_eq!(
+        Exec::from_payload(&bytes),
+        Err(WireError::Invalid { field: "argv" })
+    );
     let mut ready = 0_u64.to_le_bytes().to_vec();
     ready.extend_from_slice(&[0xff; 4]);
-    assert_eq!(Ready::from_payload(&ready), Err(WireError::Invalid { field: "warnings" }));
+    assert_eq!(
+        Ready::from_payload(&ready),
+        Err(WireError::Invalid { field: "warnings" })
+    );
 }
 
 #[test]
 fn what_the_kernel_must_not_see_is_refused() {
-    let nul = Exec { argv: vec![b"a\0b".to_vec()], ..Exec::default() };
-    assert_eq!(Exec::from_payload(&nul.to_payload()), Err(WireError::Invalid { field: "argv" }));
+    let nul = Exec {
+        argv: vec![b"a\0b".to_vec()],
+        ..Exec::default()
+    };
+    assert_eq!(
+        Exec::from_payload(&nul.to_payload()),
+        Err(WireError::Invalid { field: "argv" })
+    );
     let none = Exec::default();
-    assert_eq!(Exec::from_payload(&none.to_payload()), Err(WireError::Invalid { field: "argv" }));
+    assert_eq!(
+        Exec::from_payload(&none.to_payload()),
+        Err(WireError::Invalid { field: "argv" })
+    );
     for name in [&b""[..], b".", b"..", b"a/b", b"a\0"] {
-        let entry = Entry { name: name.to_vec(), stat: stat() };
+        let entry = Entry {
+            name: name.to_vec(),
+            stat: stat(),
+        };
         assert_eq!(
             Entry::decode_all(&entry.to_payload()),
             Err(WireError::Invalid { field: "name" }),
@@ -143,7 +205,9 @@ fn what_the_kernel_must_not_see_is_refused() {
         );
     }
     for path in [&b""[..], b"relative", b"/a\0"] {
-        let path = PathOnly { path: path.to_vec() };
+        let path = PathOnly {
+            path: path.to_vec(),
+        };
         let error = PathOnly::from_payload(&path.to_payload());
         assert_eq!(error, Err(WireError::Invalid { field: "path" }));
     }
@@ -155,16 +219,31 @@ fn a_frame_over_the_limit_is_refused_before_anything_is_held_for_it() {
     decoder.extend(&bytes_of(&[hello(1)]));
     assert!(decoder.next_frame().unwrap().is_some());
     decoder.extend(&[0xff, 0xff, 0xff, 0xff, Kind::Stdout as u8, 1, 0, 0, 0]);
-    assert_eq!(decoder.next_frame(), Err(WireError::FrameTooLong { len: u32::MAX }));
-    let frame = Frame { kind: Kind::Stdout, stream: 1, payload: vec![0; MAX_PAYLOAD + 1] };
+    assert_eq!(
+        decoder.next_frame(),
+        Err(WireError::FrameTooLong { len: u32::MAX })
+    );
+    let frame = Frame {
+        kind: Kind::Stdout,
+        stream: 1,
+        payload: vec![0; MAX_PAYLOAD + 1],
+    };
     assert!(frame.encode(&mut Vec::new()).is_err());
 }
 
 #[test]
 fn a_new_host_in_the_middle_of_any_frame_is_heard() {
-    let long = Frame { kind: Kind::Stdin, stream: 1, payload: vec![9; 500] };
+    let long = Frame {
+        kind: Kind::Stdin,
+        stream: 1,
+        payload: vec![9; 500],
+    };
     let old = bytes_of(&[hello(1), Frame::empty(Kind::Ping, 0), long]);
-    let next = Frame { kind: Kind::Ping, stream: 0, payload: b"new".to_vec() };
+    let next = Frame {
+        kind: Kind::Ping,
+        stream: 0,
+        payload: b"new".to_vec(),
+    };
     // The host greets until it is answered, so one greeting may be lost.
     let new = bytes_of(&[hello(2), hello(2), next.clone()]);
     for cut in Hello::LEN + HEADER_LEN..old.len() {
