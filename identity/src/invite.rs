@@ -130,11 +130,17 @@ impl Invite {
     /// [`InviteError::Expired`]; the node that admits decides by its own clock.
     pub fn check_expiry(&self, now_ms: u64) -> Result<(), InviteError> {
         let not_after_ms = self.not_after_ms;
-        if now_ms > not_after_ms { Err(InviteError::Expired { not_after_ms }) } else { Ok(()) }
+        if now_ms > not_after_ms {
+            Err(InviteError::Expired { not_after_ms })
+        } else {
+            Ok(())
+        }
     }
 
-    fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![VERSION, 0, 0];
+    fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
+        // Sized so that it never moves and leaves a copy of the seed behind.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_TEXT));
+        bytes.extend_from_slice(&[VERSION, 0, 0]);
         bytes.extend_from_slice(self.mesh.as_bytes());
         bytes.extend_from_slice(&*self.seed);
         bytes.push(self.role.code());
@@ -190,7 +196,14 @@ impl Invite {
             }
             endpoints.push(InviteEndpoint { node, addrs });
         }
-        let invite = Self { mesh, seed, role, uses, not_after_ms, endpoints };
+        let invite = Self {
+            mesh,
+            seed,
+            role,
+            uses,
+            not_after_ms,
+            endpoints,
+        };
         reader.0.is_empty().then_some(invite)
     }
 }
@@ -213,7 +226,7 @@ impl fmt::Display for Invite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(PREFIX)?;
         let (mut held, mut bits) = (0_u32, 0_u32);
-        for byte in self.to_bytes() {
+        for byte in self.to_bytes().iter().copied() {
             held = held << 8 | u32::from(byte);
             bits += 8;
             while bits >= 5 {
@@ -221,7 +234,11 @@ impl fmt::Display for Invite {
                 f.write_str(letter(held >> bits))?;
             }
         }
-        if bits > 0 { f.write_str(letter(held << (5 - bits))) } else { Ok(()) }
+        if bits > 0 {
+            f.write_str(letter(held << (5 - bits)))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -234,13 +251,23 @@ impl FromStr for Invite {
     type Err = InviteError;
 
     fn from_str(text: &str) -> Result<Self, InviteError> {
-        let text: String =
-            text.chars().filter(|c| !c.is_whitespace() && *c != '-').take(MAX_TEXT + 1).collect();
+        let text: String = text
+            .chars()
+            .filter(|c| !c.is_whitespace() && *c != '-')
+            .take(MAX_TEXT + 1)
+            .collect();
         let text = text.to_ascii_uppercase();
         let Some(body) = text.strip_prefix(PREFIX) else {
             let is_start = !text.is_empty() && PREFIX.starts_with(&text);
-            let cut = InviteError::Truncated { found: text.len(), expected: 0 };
-            return Err(if is_start { cut } else { InviteError::NotAnInvite });
+            let cut = InviteError::Truncated {
+                found: text.len(),
+                expected: 0,
+            };
+            return Err(if is_start {
+                cut
+            } else {
+                InviteError::NotAnInvite
+            });
         };
         let mut bytes = Zeroizing::new(Vec::with_capacity(body.len() * 5 / 8));
         let (mut held, mut bits) = (0_u32, 0_u32);
@@ -248,7 +275,10 @@ impl FromStr for Invite {
             let value = match character {
                 b'O' => 0,
                 b'I' | b'L' => 1,
-                _ => ALPHABET.iter().position(|c| *c == character).ok_or(InviteError::Mistyped)?,
+                _ => ALPHABET
+                    .iter()
+                    .position(|c| *c == character)
+                    .ok_or(InviteError::Mistyped)?,
             };
             held = (held << 5 | u32::try_from(value).expect("below 32")) & 0xfff;
             bits += 5;
@@ -270,9 +300,10 @@ impl FromStr for Invite {
         if bytes.len() < length && found < expected {
             return Err(InviteError::Truncated { found, expected });
         }
-        let content = bytes.len().checked_sub(CHECKSUM_BYTES).filter(|_| {
-            bytes.len() == length && found == expected && padding == 0
-        });
+        let content = bytes
+            .len()
+            .checked_sub(CHECKSUM_BYTES)
+            .filter(|_| bytes.len() == length && found == expected && padding == 0);
         let (content, checksum) = bytes.split_at(content.ok_or(InviteError::Mistyped)?);
         if checksum != &Hash::of(content).as_bytes()[..CHECKSUM_BYTES] {
             return Err(InviteError::Mistyped);
@@ -322,7 +353,9 @@ pub fn check_redeem<'a>(
         return Err(RedeemError::Spent { uses: state.uses });
     }
     if now_ms > state.not_after_ms {
-        return Err(RedeemError::Expired { not_after_ms: state.not_after_ms });
+        return Err(RedeemError::Expired {
+            not_after_ms: state.not_after_ms,
+        });
     }
     Ok(state)
 }
@@ -340,7 +373,10 @@ mod tests {
             not_after_ms: 1_796_083_199_000,
             endpoints: vec![InviteEndpoint {
                 node: NodeId::from_bytes([3; 32]),
-                addrs: vec!["10.77.1.1:4570".parse().unwrap(), "[::1]:4580".parse().unwrap()],
+                addrs: vec![
+                    "10.77.1.1:4570".parse().unwrap(),
+                    "[::1]:4580".parse().unwrap(),
+                ],
             }],
         }
     }
@@ -350,13 +386,24 @@ mod tests {
         let invite = invite();
         let text = invite.to_string();
         assert!(text.len() <= 220, "{}", text.len());
-        assert!(text.bytes().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit()));
+        assert!(
+            text.bytes()
+                .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit())
+        );
         assert_eq!(text.parse::<Invite>().unwrap(), invite);
-        let careless = format!(" {}\n", text.to_lowercase().replace('0', "o").replace('1', "l"));
+        let careless = format!(
+            " {}\n",
+            text.to_lowercase().replace('0', "o").replace('1', "l")
+        );
         // The prefix's own 1 must stay a digit.
         let careless = careless.replacen("rhzl", "rhz1", 1);
         assert_eq!(careless.parse::<Invite>().unwrap(), invite);
-        let wrapped: String = text.chars().collect::<Vec<_>>().chunks(40).map(|c| c.iter().collect::<String>() + "\n").collect();
+        let wrapped: String = text
+            .chars()
+            .collect::<Vec<_>>()
+            .chunks(40)
+            .map(|c| c.iter().collect::<String>() + "\n")
+            .collect();
         assert_eq!(wrapped.parse::<Invite>().unwrap(), invite);
     }
 
@@ -365,7 +412,10 @@ mod tests {
         let text = invite().to_string();
         for length in 1..text.len() {
             let error = text[..length].parse::<Invite>().unwrap_err();
-            assert!(matches!(error, InviteError::Truncated { .. }), "{length}: {error:?}");
+            assert!(
+                matches!(error, InviteError::Truncated { .. }),
+                "{length}: {error:?}"
+            );
         }
     }
 
@@ -381,18 +431,72 @@ mod tests {
                 }
             }
         }
-        assert_eq!(format!("{text}0").parse::<Invite>().unwrap_err(), InviteError::Mistyped);
-        assert_eq!("U".repeat(9).parse::<Invite>().unwrap_err(), InviteError::NotAnInvite);
+        assert_eq!(
+            format!("{text}0").parse::<Invite>().unwrap_err(),
+            InviteError::Mistyped
+        );
+        assert_eq!(
+            "U".repeat(9).parse::<Invite>().unwrap_err(),
+            InviteError::NotAnInvite
+        );
         assert_eq!("".parse::<Invite>().unwrap_err(), InviteError::NotAnInvite);
-        assert_eq!("RHZ1ÄÖ".parse::<Invite>().unwrap_err(), InviteError::Mistyped);
+        assert_eq!(
+            "RHZ1ÄÖ".parse::<Invite>().unwrap_err(),
+            InviteError::Mistyped
+        );
         let endless = format!("RHZ1{}", "0".repeat(1_000_000));
         assert!(endless.parse::<Invite>().is_err());
+    }
+
+    #[test]
+    fn a_later_version_says_so() {
+        let mut bytes = invite().to_bytes().to_vec();
+        bytes[0] = 2;
+        let mut text = String::from(PREFIX);
+        // The first 8 bits are in the first two characters.
+        text.push_str(&invite().to_string()[PREFIX.len()..]);
+        assert_eq!(&text[4..6], "04", "version 1 is 00000 001..");
+        text.replace_range(4..6, "08");
+        assert_eq!(text.parse::<Invite>().unwrap_err(), InviteError::Version(2));
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(4_000))]
+
+        #[test]
+        fn mutated_invites_give_an_error_or_the_same(
+            edits in proptest::collection::vec(
+                (proptest::prelude::any::<proptest::prelude::prop::sample::Index>(), 0x20..0x7f_u8, 0..3_u8),
+                1..5,
+            ),
+        ) {
+            let mut text: Vec<u8> = invite().to_string().into_bytes();
+            for (at, byte, how) in edits {
+                let at = at.index(text.len());
+                match how {
+                    0 => text[at] = byte,
+                    1 => text.insert(at, byte),
+                    _ => drop(text.remove(at)),
+                }
+            }
+            if let Ok(parsed) = String::from_utf8(text).unwrap().parse::<Invite>() {
+                proptest::prop_assert_eq!(parsed, invite());
+            }
+        }
+
+        #[test]
+        fn any_text_gives_an_error(text in "(RHZ1)?.{0,300}") {
+            let _ = text.parse::<Invite>();
+        }
     }
 
     #[test]
     fn the_joiners_clock_can_see_that_it_has_ended() {
         let invite = invite();
         assert!(invite.check_expiry(invite.not_after_ms).is_ok());
-        assert!(matches!(invite.check_expiry(invite.not_after_ms + 1), Err(InviteError::Expired { .. })));
+        assert!(matches!(
+            invite.check_expiry(invite.not_after_ms + 1),
+            Err(InviteError::Expired { .. })
+        ));
     }
 }

@@ -3,10 +3,11 @@
 //! ```text
 //! rhizome node key
 //! <64 hex digits: the seed>
+//! <8 hex digits: a checksum over kind and seed>
 //! ```
 
 use std::{
-    fs::{DirBuilder, File, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -14,7 +15,10 @@ use std::{
 
 use zeroize::Zeroizing;
 
-use crate::{id::Hash, keys::SecretKey};
+use crate::{
+    id::Hash,
+    keys::{SecretKey, fill_random},
+};
 
 /// The largest key file that is read, in bytes.
 const MAX_BYTES: u64 = 256;
@@ -92,9 +96,10 @@ impl KeyFileError {
     /// Says what the reader can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Exposed { path, .. } => {
-                Some(format!("make it private with `chmod 600 {}`", path.display()))
-            }
+            Self::Exposed { path, .. } => Some(format!(
+                "make it private with `chmod 600 {}`",
+                path.display()
+            )),
             Self::Exists { .. } => Some("move it away first; keys are never overwritten".into()),
             Self::Damaged { .. } | Self::WrongKind { .. } => {
                 Some("restore it from a backup; without it this identity is lost".into())
@@ -111,23 +116,64 @@ impl KeyFileError {
 /// file that could not be written whole is taken away again.
 pub fn save(path: &Path, kind: KeyKind, key: &SecretKey) -> Result<(), KeyFileError> {
     let at = |source: io::Error| match source.kind() {
-        io::ErrorKind::AlreadyExists => KeyFileError::Exists { path: path.to_owned() },
-        _ => KeyFileError::Io { path: path.to_owned(), source },
+        io::ErrorKind::AlreadyExists => KeyFileError::Exists {
+            path: path.to_owned(),
+        },
+        _ => KeyFileError::Io {
+            path: path.to_owned(),
+            source,
+        },
     };
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
-    DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(at)?;
-    let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(at)?;
-    let seed = Zeroizing::new(Hash::from_bytes(*key.seed()).to_string());
-    let text = Zeroizing::new(format!("{}\n{}\n", kind.header(), *seed));
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(parent)
+        .map_err(at)?;
+    if path.symlink_metadata().is_ok() {
+        return Err(KeyFileError::Exists {
+            path: path.to_owned(),
+        });
+    }
+    let mut random = [0; 8];
+    fill_random(&mut random);
+    let draft = parent.join(format!(".key-{:016x}", u64::from_le_bytes(random)));
+    // The link is what publishes the file: whole or not at all, and never over another.
+    let written = write(&draft, kind, key).and_then(|()| fs::hard_link(&draft, path));
+    let removed = fs::remove_file(&draft);
+    written.and(removed).map_err(at)?;
     // The name must survive power loss as well as the content.
-    let written = written.and_then(|()| File::open(parent)?.sync_all());
-    written.map_err(|error| {
-        let _ = std::fs::remove_file(path);
-        at(error)
-    })
+    File::open(parent)
+        .and_then(|parent| parent.sync_all())
+        .map_err(at)
+}
+
+fn write(draft: &Path, kind: KeyKind, key: &SecretKey) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(draft)?;
+    let seed = key.seed();
+    let digits = Zeroizing::new(Hash::from_bytes(*seed).to_string());
+    let text = Zeroizing::new(format!(
+        "{}\n{}\n{}\n",
+        kind.header(),
+        *digits,
+        checksum(kind, &seed)
+    ));
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// A digit that changed on disk would make another key, and with it another node.
+fn checksum(kind: KeyKind, seed: &[u8; 32]) -> String {
+    let input = Zeroizing::new([kind.header().as_bytes(), seed].concat());
+    let sum = Hash::keyed("rhizome 2026-11-30 key file checksum", &input);
+    sum.to_string()[..8].to_owned()
 }
 
 /// Reads a key that [`save`] wrote.
@@ -136,28 +182,46 @@ pub fn save(path: &Path, kind: KeyKind, key: &SecretKey) -> Result<(), KeyFileEr
 /// [`KeyFileError`] says whether it is missing, exposed to others, of another kind, or damaged.
 pub fn load(path: &Path, kind: KeyKind) -> Result<SecretKey, KeyFileError> {
     let at = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => KeyFileError::Missing { path: path.to_owned() },
-        _ => KeyFileError::Io { path: path.to_owned(), source },
+        io::ErrorKind::NotFound => KeyFileError::Missing {
+            path: path.to_owned(),
+        },
+        _ => KeyFileError::Io {
+            path: path.to_owned(),
+            source,
+        },
     };
     let file = File::open(path).map_err(at)?;
     let mode = file.metadata().map_err(at)?.mode() & 0o777;
     if mode & 0o077 != 0 {
-        return Err(KeyFileError::Exposed { path: path.to_owned(), mode });
+        return Err(KeyFileError::Exposed {
+            path: path.to_owned(),
+            mode,
+        });
     }
     let mut text = Zeroizing::new(Vec::with_capacity(256));
     file.take(MAX_BYTES).read_to_end(&mut text).map_err(at)?;
-    let rest = text.strip_prefix(kind.header().as_bytes()).and_then(|rest| rest.strip_prefix(b"\n"));
-    let rest = rest.ok_or_else(|| KeyFileError::WrongKind { path: path.to_owned(), expected: kind })?;
-    let damaged = || KeyFileError::Damaged { path: path.to_owned() };
+    let rest = text
+        .strip_prefix(kind.header().as_bytes())
+        .and_then(|rest| rest.strip_prefix(b"\n"));
+    let rest = rest.ok_or_else(|| KeyFileError::WrongKind {
+        path: path.to_owned(),
+        expected: kind,
+    })?;
+    let damaged = || KeyFileError::Damaged {
+        path: path.to_owned(),
+    };
     let digits = std::str::from_utf8(rest).map_err(|_| damaged())?;
-    let digits = digits.strip_suffix('\n').ok_or_else(damaged)?;
+    let (digits, sum) = digits.split_once('\n').ok_or_else(damaged)?;
     let seed: Hash = digits.parse().map_err(|_| damaged())?;
+    if sum.strip_suffix('\n') != Some(checksum(kind, seed.as_bytes()).as_str()) {
+        return Err(damaged());
+    }
     Ok(SecretKey::from_seed(*seed.as_bytes()))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::PermissionsExt};
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -168,7 +232,10 @@ mod tests {
         let key = SecretKey::generate();
         save(&path, KeyKind::Node, &key).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(
+            fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777,
+            0o700
+        );
         assert_eq!(load(&path, KeyKind::Node).unwrap().public(), key.public());
         let again = save(&path, KeyKind::Node, &SecretKey::generate());
         assert!(matches!(again, Err(KeyFileError::Exists { .. })));
@@ -179,9 +246,15 @@ mod tests {
     fn what_is_wrong_with_a_file_is_said() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.key");
-        assert!(matches!(load(&path, KeyKind::Node), Err(KeyFileError::Missing { .. })));
+        assert!(matches!(
+            load(&path, KeyKind::Node),
+            Err(KeyFileError::Missing { .. })
+        ));
         save(&path, KeyKind::Agent, &SecretKey::generate()).unwrap();
-        assert!(matches!(load(&path, KeyKind::Node), Err(KeyFileError::WrongKind { .. })));
+        assert!(matches!(
+            load(&path, KeyKind::Node),
+            Err(KeyFileError::WrongKind { .. })
+        ));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let exposed = load(&path, KeyKind::Agent).unwrap_err();
         assert!(matches!(exposed, KeyFileError::Exposed { mode: 0o640, .. }));
@@ -190,9 +263,27 @@ mod tests {
         let whole = fs::read(&path).unwrap();
         for length in 18..whole.len() {
             fs::write(&path, &whole[..length]).unwrap();
-            assert!(matches!(load(&path, KeyKind::Agent), Err(KeyFileError::Damaged { .. })), "{length}");
+            assert!(
+                matches!(
+                    load(&path, KeyKind::Agent),
+                    Err(KeyFileError::Damaged { .. })
+                ),
+                "{length}"
+            );
         }
+        for at in 18..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] = if changed[at] == b'0' { b'1' } else { b'0' };
+            fs::write(&path, &changed).unwrap();
+            assert!(load(&path, KeyKind::Agent).is_err(), "{at}");
+        }
+        // Nothing is left beside it, and a directory is no key.
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert!(load(dir.path(), KeyKind::Agent).is_err());
         fs::write(&path, [&whole[..], b"more"].concat()).unwrap();
-        assert!(matches!(load(&path, KeyKind::Agent), Err(KeyFileError::Damaged { .. })));
+        assert!(matches!(
+            load(&path, KeyKind::Agent),
+            Err(KeyFileError::Damaged { .. })
+        ));
     }
 }
