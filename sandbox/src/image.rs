@@ -378,7 +378,7 @@ impl ImageError {
                 Some(if rustix::process::geteuid().is_root() {
                     "check the network and the package names".to_owned()
                 } else {
-                    "build as root, or allow user namespaces and give this user a range in /etc/subuid".to_owned()
+                    "build as root, or install `uidmap`, allow user namespaces and give this user a range in /etc/subuid".to_owned()
                 })
             }),
             Self::NotBuilt { name } => Some(format!("build it with `rhizome image build {name}`")),
