@@ -27,6 +27,9 @@ enum Rest {
     Length(u64),
     /// So many bytes are left of this chunk; others follow.
     Chunk(u64),
+    /// Another chunk begins here. It is looked for only when it is needed: it may be long in
+    /// coming, and what came before it must not wait for it.
+    NextChunk,
     /// All until the connection's end.
     UntilEnd,
     Done,
@@ -72,7 +75,7 @@ pub(crate) fn response<R: Read>(source: R) -> io::Result<Response<R>> {
                 if !value.eq_ignore_ascii_case("chunked") {
                     return Err(malformed("an unknown transfer encoding"));
                 }
-                rest = Rest::Chunk(0);
+                rest = Rest::NextChunk;
             } else if name.eq_ignore_ascii_case("content-length") && rest == Rest::UntilEnd {
                 let length = value.parse().map_err(|_| malformed("a length"))?;
                 rest = Rest::Length(length);
@@ -91,11 +94,10 @@ pub(crate) fn response<R: Read>(source: R) -> io::Result<Response<R>> {
                 });
             }
             _ => {
-                let mut body = Body { source, rest };
-                if rest == Rest::Chunk(0) {
-                    body.next_chunk()?;
-                }
-                return Ok(Response { status, body });
+                return Ok(Response {
+                    status,
+                    body: Body { source, rest },
+                });
             }
         }
     }
@@ -134,8 +136,11 @@ impl<R: Read> Body<R> {
 
 impl<R: Read> Read for Body<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.rest == Rest::NextChunk {
+            self.next_chunk()?;
+        }
         let left = match self.rest {
-            Rest::Done | Rest::Length(0) => return Ok(0),
+            Rest::Done | Rest::Length(0) | Rest::NextChunk => return Ok(0),
             Rest::UntilEnd => return self.source.read(buf),
             Rest::Length(left) | Rest::Chunk(left) => left,
         };
@@ -151,16 +156,17 @@ impl<R: Read> Read for Body<R> {
             ));
         }
         let left = left - len as u64;
-        match self.rest {
+        self.rest = match self.rest {
             Rest::Chunk(_) if left == 0 => {
+                // It was sent with the chunk, so it does not have to be waited for.
                 if !line(&mut self.source)?.is_empty() {
                     return Err(malformed("a chunk's end"));
                 }
-                self.next_chunk()?;
+                Rest::NextChunk
             }
-            Rest::Chunk(_) => self.rest = Rest::Chunk(left),
-            _ => self.rest = Rest::Length(left),
-        }
+            Rest::Chunk(_) => Rest::Chunk(left),
+            _ => Rest::Length(left),
+        };
         Ok(len)
     }
 }
