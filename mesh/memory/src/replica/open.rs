@@ -215,6 +215,7 @@ impl Tail {
                     kind,
                 }
             }),
+            RecordKind::Filler => return,
             RecordKind::Commit => {
                 let tips = Tip::read_all(payload).into_iter();
                 self.tips

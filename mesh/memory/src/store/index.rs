@@ -9,7 +9,9 @@ mod row;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fs, panic,
+    fs,
+    mem::ManuallyDrop,
+    panic,
     panic::AssertUnwindSafe,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
@@ -51,6 +53,21 @@ struct Inner {
     /// Rows that are not in the database yet.
     rows: BTreeMap<u64, Row>,
     ids: HashMap<Hash, u64>,
+}
+
+impl Inner {
+    /// Closes the database, which may trip over damage of its file only now.
+    fn drop_db(&mut self) {
+        if let Some(db) = self.db.take() {
+            let _ = panic::catch_unwind(AssertUnwindSafe(|| drop(db)));
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.drop_db();
+    }
 }
 
 /// How far an index reaches.
@@ -103,7 +120,7 @@ impl Index {
     /// Throws away what is in the file and starts an empty one.
     pub(crate) fn reset(&self) {
         let mut inner = self.write();
-        inner.db = None;
+        inner.drop_db();
         inner.sum = Sum::default();
         inner.rows.clear();
         inner.ids.clear();
@@ -136,15 +153,15 @@ impl Index {
             return inner.rows.get(arrival).cloned();
         }
         let db = inner.db.as_ref()?;
-        let found = (|| -> Result<Option<Row>, redb::Error> {
+        let found = self.checked(|| {
             let read = db.begin_read()?;
             let Some(arrival) = read.open_table(IDS)?.get(id.as_bytes())? else {
                 return Ok(None);
             };
             row_at(&read, arrival.value())
-        })();
+        });
         // Of a row under another id nothing can be believed.
-        self.checked(found).flatten().filter(|row| row.id == *id)
+        found.flatten().filter(|row| row.id == *id)
     }
 
     /// Returns up to `limit` rows that arrived after `after`, in order.
@@ -155,7 +172,7 @@ impl Index {
         };
         let mut rows = Vec::new();
         if let Some(db) = &inner.db {
-            let found = (|| -> Result<Vec<Row>, redb::Error> {
+            let found = self.checked(|| {
                 let read = db.begin_read()?;
                 let table = read.open_table(ROWS)?;
                 let mut rows = Vec::new();
@@ -164,8 +181,8 @@ impl Index {
                     rows.extend(Row::read(arrival.value(), bytes.value()));
                 }
                 Ok(rows)
-            })();
-            rows = self.checked(found).unwrap_or_default();
+            });
+            rows = found.unwrap_or_default();
         }
         let missing = limit.saturating_sub(rows.len());
         let first = rows.last().map_or(first, |row| row.arrival + 1);
@@ -222,15 +239,19 @@ impl Index {
         }
     }
 
-    fn checked<T>(&self, found: Result<T, redb::Error>) -> Option<T> {
-        match found {
-            Ok(found) => Some(found),
-            Err(error) => {
-                warn!(%error, "the index of the store cannot be read; it is built anew when the node starts again");
-                let _ = fs::write(self.path.with_extension("doubtful"), b"");
-                None
-            }
-        }
+    /// Reads from the database; on any failure has the index built anew by the next start.
+    fn checked<T>(&self, read: impl FnOnce() -> Result<T, redb::Error>) -> Option<T> {
+        let error = match panic::catch_unwind(AssertUnwindSafe(read)) {
+            Ok(Ok(found)) => return Some(found),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it is damaged".to_owned(),
+        };
+        warn!(
+            error,
+            "the index of the store cannot be read; the next start builds it anew"
+        );
+        let _ = fs::write(doubt(&self.path), b"");
+        None
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Inner> {
@@ -260,7 +281,7 @@ impl Sum {
 type Loaded = (Database, Sum, Reach);
 
 fn load(path: &Path, mut row: impl FnMut(&Row)) -> Result<Option<Loaded>, redb::Error> {
-    let doubt = path.with_extension("doubtful");
+    let doubt = doubt(path);
     if doubt.exists() {
         let _ = fs::remove_file(doubt);
         return Ok(None);
@@ -268,7 +289,17 @@ fn load(path: &Path, mut row: impl FnMut(&Row)) -> Result<Option<Loaded>, redb::
     if !path.exists() {
         return Ok(None);
     }
-    let db = Database::builder().set_cache_size(CACHE_BYTES).open(path)?;
+    // Left alone if the reading panics: dropping it then might panic as well, and that would abort.
+    let db = ManuallyDrop::new(Database::builder().set_cache_size(CACHE_BYTES).open(path)?);
+    let loaded = load_rows(&db, &mut row);
+    let db = ManuallyDrop::into_inner(db);
+    Ok(loaded?.map(|(sum, reach)| (db, sum, reach)))
+}
+
+fn load_rows(
+    db: &Database,
+    row: &mut impl FnMut(&Row),
+) -> Result<Option<(Sum, Reach)>, redb::Error> {
     let read = db.begin_read()?;
     let Some((reach, expected)) = read
         .open_table(META)?
@@ -286,8 +317,12 @@ fn load(path: &Path, mut row: impl FnMut(&Row)) -> Result<Option<Loaded>, redb::
         sum.add(&found);
         row(&found);
     }
-    drop(read);
-    Ok((sum == expected).then_some((db, sum, reach)))
+    Ok((sum == expected).then_some((sum, reach)))
+}
+
+/// Returns the file whose presence says that the index is not to be believed.
+fn doubt(path: &Path) -> PathBuf {
+    path.with_extension("doubtful")
 }
 
 fn create(path: &Path) -> Result<Database, redb::Error> {

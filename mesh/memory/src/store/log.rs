@@ -16,7 +16,9 @@ use bytes::Bytes;
 
 use super::{
     RecoveryReport, StoreError,
-    record::{HEAD, Head, Loc, MAX_PAYLOAD, RecordKind, SEGMENT_HEAD, SegmentHead, StoreKey, Tip},
+    record::{
+        FORMAT, HEAD, Head, Loc, MAX_PAYLOAD, RecordKind, SEGMENT_HEAD, SegmentHead, StoreKey, Tip,
+    },
     recover::{self, Found},
 };
 use crate::disk::{Disk, DiskFile};
@@ -157,7 +159,7 @@ impl Log {
             let scan = recover::scan(&key, number, &bytes, from, batch, Some(number) == last);
             for record in &scan.records {
                 arrival = arrival.max(record.head.arrival);
-                report.replayed += u64::from(record.head.kind != RecordKind::Commit);
+                report.replayed += u64::from(record.head.arrival > 0);
                 found(record, &bytes[record.payload()]);
             }
             batch = scan.batch;
@@ -217,11 +219,13 @@ impl Log {
             debug_assert!(record.payload.len() <= MAX_PAYLOAD);
             let offset = tail.end + buffer.len() as u64;
             // More than 65,535 records of one batch share the last index: it only has to be past 0.
+            let last = index + 1 == records.len();
             let index = u16::try_from(index).unwrap_or(u16::MAX);
             let head = Head {
                 kind: record.kind,
                 len,
                 index,
+                last,
                 batch,
                 arrival,
             };
@@ -326,10 +330,17 @@ impl Log {
         } else {
             tail.segment + 1
         };
+        // The last commit record was not synced yet, and nothing will write behind it any more.
+        if let Some(file) = self.file(tail.segment)
+            && let Err(source) = file.sync()
+        {
+            tail.state = State::ReadOnly;
+            return Err(LogError::Sync(Arc::new(source)));
+        }
         let start = || -> io::Result<Arc<dyn DiskFile>> {
             let file = self.disk.open(&name(number))?;
             file.truncate(0)?;
-            file.write_at(0, &self.key.segment_head(number))?;
+            file.write_at(0, &self.key.segment_head(number, FORMAT))?;
             file.sync()?;
             self.disk.sync_dir(DIR)?;
             Ok(file)
@@ -491,7 +502,16 @@ fn settle_tail(
         file.truncate(scan.end)?;
     }
     if !head_is_good {
-        file.write_at(0, &key.segment_head(number))?;
+        file.write_at(0, &key.segment_head(number, FORMAT))?;
+    }
+    if let Some((from, to, batch)) = scan.unwritten
+        && let Some(len) = usize::try_from(to - from)
+            .ok()
+            .and_then(|len| len.checked_sub(HEAD))
+    {
+        let mut filler = Vec::new();
+        write_alone(key, &mut filler, RecordKind::Filler, batch, &vec![0; len]);
+        file.write_at(from, &filler)?;
     }
     // After a failed sync the system may show bytes it never wrote, and count them as clean;
     // writing them again makes it write them.
@@ -504,17 +524,19 @@ fn settle_tail(
 }
 
 fn write_commit(key: &StoreKey, out: &mut Vec<u8>, batch: u64, tips: &[Tip]) {
-    let payload = Tip::write_all(tips);
+    write_alone(key, out, RecordKind::Commit, batch, &Tip::write_all(tips));
+}
+
+/// Writes a record that belongs to no batch.
+fn write_alone(key: &StoreKey, out: &mut Vec<u8>, kind: RecordKind, batch: u64, payload: &[u8]) {
     let len = u32::try_from(payload.len()).expect("a payload is bounded");
-    key.write(
-        out,
-        Head {
-            kind: RecordKind::Commit,
-            len,
-            index: 0,
-            batch,
-            arrival: 0,
-        },
-        &payload,
-    );
+    let head = Head {
+        kind,
+        len,
+        index: 0,
+        last: true,
+        batch,
+        arrival: 0,
+    };
+    key.write(out, head, payload);
 }

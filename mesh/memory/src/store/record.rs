@@ -20,6 +20,8 @@ pub(crate) const HEAD: usize = 44;
 pub(crate) const SEGMENT_HEAD: usize = 64;
 const SEGMENT_MAGIC: &[u8; 7] = b"RHZSEG\n";
 const CHECKED: usize = 28;
+/// Set on the last record of a batch.
+const LAST: u8 = 1;
 const CHECKSUM: usize = 16;
 
 /// What a record is.
@@ -35,6 +37,8 @@ pub(crate) enum RecordKind {
     Evidence = 4,
     /// The batch before this is durable; names where the chains written here stood then.
     Commit = 5,
+    /// Takes the place of a commit record that the power took.
+    Filler = 6,
 }
 
 impl RecordKind {
@@ -45,6 +49,7 @@ impl RecordKind {
             Self::Body,
             Self::Evidence,
             Self::Commit,
+            Self::Filler,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)
@@ -67,9 +72,11 @@ pub(crate) struct Head {
     pub(crate) len: u32,
     /// Position within its batch.
     pub(crate) index: u16,
+    /// Whether it is the last of its batch.
+    pub(crate) last: bool,
     /// The batch it was synced with; a commit record carries the batch it confirms.
     pub(crate) batch: u64,
-    /// The order of arrival on this node; 0 for a commit record.
+    /// The order of arrival on this node; 0 for a commit record and what takes its place.
     pub(crate) arrival: u64,
 }
 
@@ -109,7 +116,7 @@ impl StoreKey {
         out.extend_from_slice(&self.magic);
         out.extend_from_slice(&head.len.to_be_bytes());
         out.push(head.kind as u8);
-        out.push(0);
+        out.push(if head.last { LAST } else { 0 });
         out.extend_from_slice(&head.index.to_be_bytes());
         out.extend_from_slice(&head.batch.to_be_bytes());
         out.extend_from_slice(&head.arrival.to_be_bytes());
@@ -130,7 +137,7 @@ impl StoreKey {
                 .fold(0_u64, |value, byte| value << 8 | u64::from(*byte))
         };
         let len = u32::try_from(number(4..8)).ok()?;
-        if len as usize > MAX_PAYLOAD || head[9] != 0 {
+        if len as usize > MAX_PAYLOAD || head[9] & !LAST != 0 {
             return None;
         }
         let payload = rest.get(..len as usize)?;
@@ -141,6 +148,7 @@ impl StoreKey {
             kind: RecordKind::from_number(head[8])?,
             len,
             index: u16::try_from(number(10..12)).ok()?,
+            last: head[9] == LAST,
             batch: number(12..20),
             arrival: number(20..28),
         };
@@ -158,10 +166,10 @@ impl StoreKey {
     }
 
     /// Returns the head of a segment.
-    pub(crate) fn segment_head(&self, number: u32) -> [u8; SEGMENT_HEAD] {
+    pub(crate) fn segment_head(&self, number: u32, format: u8) -> [u8; SEGMENT_HEAD] {
         let mut head = [0; SEGMENT_HEAD];
         head[..7].copy_from_slice(SEGMENT_MAGIC);
-        head[7] = FORMAT;
+        head[7] = format;
         head[8..12].copy_from_slice(&number.to_be_bytes());
         head[12..44].copy_from_slice(self.node.as_bytes());
         let checksum = self.checksum(&head[..44], &[]);
@@ -174,14 +182,16 @@ impl StoreKey {
         let Some(head) = bytes.get(..SEGMENT_HEAD) else {
             return SegmentHead::Damaged;
         };
-        if head == self.segment_head(number) {
-            return SegmentHead::Ours;
+        let format = head[7];
+        if head == self.segment_head(number, format) {
+            return if format == FORMAT {
+                SegmentHead::Ours
+            } else {
+                SegmentHead::Format(format)
+            };
         }
-        // A head that is whole but for its check tells whose it is; any other says nothing.
+        // Another node's check cannot be made, but what it marks cannot be read as ours either.
         if head[..7] == *SEGMENT_MAGIC && head[8..12] == number.to_be_bytes() {
-            if head[7] > FORMAT {
-                return SegmentHead::Format(head[7]);
-            }
             let node = NodeId::from_bytes(head[12..44].try_into().expect("32 bytes"));
             if node != self.node && self.resync(bytes, SEGMENT_HEAD).is_none() {
                 return SegmentHead::OtherNode(node);

@@ -37,6 +37,9 @@ pub(crate) struct Scan {
     pub(crate) torn: u64,
     /// Where the last batch begins if nothing proves that it was synced.
     pub(crate) unconfirmed_from: Option<u64>,
+    /// Where a commit record was to be and is not, with the batch it was to confirm; to be written
+    /// again, or the region would look like damage from the next batch on.
+    pub(crate) unwritten: Option<(u64, u64, u64)>,
     /// The greatest batch number seen.
     pub(crate) batch: u64,
 }
@@ -83,7 +86,16 @@ pub(crate) fn scan(
     };
     let confirmed = confirmed(&records, batch);
     for (before, from, to) in holes {
-        if is_last && is_torn(records.get(before), confirmed) {
+        let (prev, next) = (
+            before.checked_sub(1).map(|at| &records[at]),
+            records.get(before),
+        );
+        if is_last && is_commit_alone(prev, next, confirmed) {
+            let batch = next.map_or(0, |next| next.head.batch - 1);
+            scan.unwritten = Some((from as u64, to as u64, batch));
+            continue;
+        }
+        if is_last && is_torn(next, confirmed) {
             scan.end = from as u64;
             scan.torn = (bytes.len() - from) as u64;
             records.truncate(before);
@@ -130,4 +142,17 @@ fn is_torn(next: Option<&Found>, confirmed: u64) -> bool {
                 && found.head.batch > confirmed
         }
     }
+}
+
+/// Returns whether a region without a valid record, between `prev` and `next`, can only have held
+/// the commit record between two batches, of which the second was never acknowledged. Nothing was
+/// in it that the two do not say.
+fn is_commit_alone(prev: Option<&Found>, next: Option<&Found>, confirmed: u64) -> bool {
+    let (Some(prev), Some(next)) = (prev, next) else {
+        return false;
+    };
+    next.head.batch > confirmed
+        && next.head.index == 0
+        && next.head.batch == prev.head.batch + 1
+        && prev.head.last
 }
