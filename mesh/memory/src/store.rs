@@ -17,6 +17,8 @@ mod tests;
 use std::io;
 
 pub use self::log::LogError;
+#[cfg(test)]
+pub(crate) use self::log::name as segment_name;
 pub(crate) use self::{
     index::{Index, Reach, Row, RowKind},
     log::{Log, NewRecord, SEGMENT_BYTES, is_there},

@@ -27,7 +27,6 @@ struct State {
     room: Option<usize>,
     /// How many syncs may succeed before one fails.
     syncs_left: Option<usize>,
-    syncs: usize,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -97,9 +96,18 @@ impl SimDisk {
         inode.synced[byte] ^= 1 << bit;
     }
 
-    /// Returns how many syncs were asked for so far.
-    pub(crate) fn syncs(&self) -> usize {
-        self.state().syncs
+    /// Returns another disk with the same content.
+    pub(crate) fn copy(&self) -> Self {
+        let state = self.state();
+        let copy = State {
+            live: state.live.clone(),
+            synced: state.synced.clone(),
+            inodes: state.inodes.clone(),
+            next_inode: state.next_inode,
+            room: None,
+            syncs_left: None,
+        };
+        Self(Arc::new(Mutex::new(copy)))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -249,7 +257,6 @@ impl DiskFile for SimFile {
 
     fn sync(&self) -> io::Result<()> {
         let mut state = self.disk.state();
-        state.syncs += 1;
         if let Some(left) = &mut state.syncs_left {
             if *left == 0 {
                 return Err(io::Error::other("the disk did not take it"));
