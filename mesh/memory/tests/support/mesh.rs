@@ -9,8 +9,8 @@ use rhizome_identity::{
     issue,
 };
 use rhizome_memory::{
-    CheckpointRequest, ContextPatch, Draft, Kind, Lane, PublishError, PublishRequest, Published,
-    Replica, ReplicaConfig,
+    CheckpointRequest, ContextPatch, Draft, FragmentId, Kind, Lane, PublishError, PublishRequest,
+    Published, Replica, ReplicaConfig,
 };
 
 pub struct Node {
@@ -81,6 +81,27 @@ impl Mesh {
             log,
             records,
         }
+    }
+
+    /// Founds a mesh of one node with `agents` agents, each behind the same node key.
+    pub fn with_agents(agents: usize) -> Self {
+        let mut mesh = Self::of(1);
+        for n in 1..agents {
+            let seed = u8::try_from(n).unwrap() + 101;
+            let node = Node {
+                key: mesh.nodes[0].key.clone(),
+                agent: AgentKey::from_seed([seed; 32]),
+            };
+            let authority = mesh.authority();
+            let name = format!("agent{n}");
+            let cert =
+                issue::certify_agent(&node.key, &authority, &node.agent, &name, None, None, 4);
+            let cert = cert.unwrap();
+            mesh.log.insert(cert.clone()).unwrap();
+            mesh.records.push(cert);
+            mesh.nodes.push(node);
+        }
+        mesh
     }
 
     pub fn authority(&self) -> Authority {
@@ -154,6 +175,11 @@ impl Mesh {
         let wires = replica.wires(self.lane(), &ids, usize::MAX);
         assert_eq!(wires.len(), ids.len());
         wires
+    }
+
+    pub fn wires_of(&self, replica: &Replica, ids: &[FragmentId]) -> Vec<Bytes> {
+        let ids: Vec<Hash> = ids.iter().map(|id| Hash::from(*id)).collect();
+        replica.wires(self.lane(), &ids, usize::MAX)
     }
 
     pub fn ids(&self, replica: &Replica) -> usize {
