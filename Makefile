@@ -1,7 +1,7 @@
 # Everyday verbs; anything that needs logic is Rust, in rhizome-lab or rhizome itself.
 CARGO ?= cargo
 
-.PHONY: help build demo test check bench fuzz setup
+.PHONY: help build demo test check bench setup
 
 help: ## List the everyday verbs
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
