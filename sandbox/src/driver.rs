@@ -6,6 +6,7 @@
 mod console;
 mod host;
 pub mod qemu;
+mod qmp;
 mod spawner;
 
 use std::{fmt, io, path::PathBuf};
@@ -80,9 +81,16 @@ pub struct Vm {
     /// Becomes `Some(how)` once the monitor has ended.
     pub ended: watch::Receiver<Option<String>>,
     kill: CancellationToken,
+    control: Option<tokio::sync::Mutex<qmp::Qmp>>,
 }
 
 impl Vm {
+    /// Asks the monitor how its guest stands (`running`, `internal-error`, …); `None` if it does
+    /// not say.
+    pub async fn status(&self) -> Option<String> {
+        self.control.as_ref()?.lock().await.status().await.ok()
+    }
+
     /// Kills the monitor and waits until it is gone.
     pub async fn kill(&self) {
         self.kill.cancel();

@@ -184,16 +184,19 @@ async fn boot(driver: &dyn VmmDriver, image: &Image, dir: &Path) -> (bool, Strin
     };
     let answer = match GuestChannel::start(stream, limits).await {
         Ok(_) => (true, "a kernel boots under KVM".to_owned()),
-        Err(_) => match vm.ended.borrow().clone() {
-            Some(how) => (false, format!("a guest under KVM ended: {how}")),
-            None => (
-                false,
-                format!(
-                    "{KVM_DEVICE} opens, but a kernel in it did not come up within {} seconds",
-                    KVM_DEADLINE.as_secs()
+        Err(_) => {
+            let status = vm.status().await.unwrap_or_else(|| "silent".to_owned());
+            match vm.ended.borrow().clone() {
+                Some(how) => (false, format!("a guest under KVM ended: {how}")),
+                None => (
+                    false,
+                    format!(
+                        "{KVM_DEVICE} opens, but a kernel in it did not come up within {} seconds (monitor: {status})",
+                        KVM_DEADLINE.as_secs()
+                    ),
                 ),
-            ),
-        },
+            }
+        }
     };
     vm.kill().await;
     answer

@@ -31,7 +31,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Console, DriverError, Vm, VmRequest, VmmDriver, host, process_start, spawner};
+use super::{
+    Console, DriverError, Vm, VmRequest, VmmDriver, host, process_start, qmp::Qmp, spawner,
+};
 use crate::{
     Accel,
     command::{CommandError, Helper, Lines, Tail, find_program},
@@ -49,6 +51,7 @@ const FIRST_UID: u32 = 0x7000_0000;
 /// How many there are.
 const UIDS: u32 = 0x0fff_0000;
 const CHANNEL_SOCKET: &str = "channel.sock";
+const CONTROL_SOCKET: &str = "control.sock";
 
 /// Starts QEMU microvms.
 #[derive(Debug)]
@@ -100,7 +103,8 @@ impl Qemu {
         let program = self.program()?;
         let user = Confinement::choose(request);
         let disks = prepare(request, &user)?;
-        let listener = listen(&request.dir, &user)?;
+        let channel = listen(&request.dir, CHANNEL_SOCKET, &user)?;
+        let control = listen(&request.dir, CONTROL_SOCKET, &user)?;
         let mut words = user.wrap()?;
         words.push(program.into_os_string());
         words.extend(arguments(request, &disks)?.into_iter().map(OsString::from));
@@ -133,18 +137,28 @@ impl Qemu {
             channel: None,
             ended,
             kill,
+            control: None,
         };
-        let stream = self.accept(listener, &vm).await?;
-        let _ = fs::remove_file(request.dir.join(CHANNEL_SOCKET));
-        vm.channel = Some(stream);
+        let (channel, control) = self.accept(&channel, &control, &vm).await?;
+        for name in [CHANNEL_SOCKET, CONTROL_SOCKET] {
+            let _ = fs::remove_file(request.dir.join(name));
+        }
+        vm.channel = Some(channel);
+        vm.control = Some(Qmp::new(control).into());
         Ok(vm)
     }
 
-    async fn accept(&self, listener: UnixListener, vm: &Vm) -> Result<UnixStream, DriverError> {
+    async fn accept(
+        &self,
+        channel: &UnixListener,
+        control: &UnixListener,
+        vm: &Vm,
+    ) -> Result<(UnixStream, UnixStream), DriverError> {
         tokio::select! {
-            accepted = listener.accept() => {
-                let (stream, _) = accepted.map_err(io_error(Path::new(CHANNEL_SOCKET)))?;
-                Ok(stream)
+            accepted = async { tokio::try_join!(channel.accept(), control.accept()) } => {
+                let ((channel, _), (control, _)) =
+                    accepted.map_err(io_error(Path::new(CHANNEL_SOCKET)))?;
+                Ok((channel, control))
             }
             how = vm.wait() => Err(DriverError::Ended { how }),
             () = tokio::time::sleep(OPEN_LIMIT) => Err(DriverError::NotReady {
@@ -272,18 +286,15 @@ fn prepare(request: &VmRequest, user: &Confinement) -> Result<Vec<String>, Drive
     Ok(names)
 }
 
-/// Opens the channel's socket for the monitor to connect to.
+/// Opens a socket for the monitor to connect to.
 ///
 /// The path goes through the directory's descriptor: a data directory may lie deeper than the
 /// 107 bytes that a socket path may have.
-fn listen(dir: &Path, user: &Confinement) -> Result<UnixListener, DriverError> {
-    let socket = dir.join(CHANNEL_SOCKET);
+fn listen(dir: &Path, name: &str, user: &Confinement) -> Result<UnixListener, DriverError> {
+    let socket = dir.join(name);
     let _ = fs::remove_file(&socket);
     let handle = File::open(dir).map_err(io_error(dir))?;
-    let short = format!(
-        "/proc/self/fd/{}/{CHANNEL_SOCKET}",
-        handle.as_fd().as_raw_fd()
-    );
+    let short = format!("/proc/self/fd/{}/{name}", handle.as_fd().as_raw_fd());
     let listener = UnixListener::bind(short).map_err(io_error(&socket))?;
     user.own(&socket)?;
     Ok(listener)
@@ -336,6 +347,10 @@ fn arguments(request: &VmRequest, disks: &[String]) -> Result<Vec<String>, Drive
         format!("socket,id=channel,path={CHANNEL_SOCKET},server=off"),
         "-device".to_owned(),
         format!("virtserialport,chardev=channel,name={PORT_NAME}"),
+        "-chardev".to_owned(),
+        format!("socket,id=control,path={CONTROL_SOCKET},server=off"),
+        "-mon".to_owned(),
+        "chardev=control,mode=control".to_owned(),
     ]);
     // QEMU fills the slots from the last to the first and Linux finds them in that order, so the
     // first disk is vda. Its serial says which it is in any order.

@@ -414,6 +414,8 @@ async fn start(inner: &Inner, entry: &Entry, request: &VmRequest) -> Result<Boot
     match GuestChannel::start(stream, limits).await {
         Ok((channel, doors)) => Ok((vm, channel, doors)),
         Err(source) => {
+            let status = vm.status().await;
+            debug!(sandbox = %entry.id, ?status, %source, "the guest did not come up");
             let how = timeout(watch::LAST_WORDS, vm.wait()).await.ok();
             vm.kill().await;
             Err(match (source, how) {
