@@ -419,7 +419,7 @@ async fn door_streams_have_a_bound_and_rules() {
         "a door stream has a number it may not have"
     );
     // Opening without end is refused stream by stream, and then ends the channel.
-    let (host, mut rogue) = greeted().await;
+    let (host, rogue) = greeted().await;
     let (mut from, mut to) = tokio::io::split(rogue.stream);
     let draining = tokio::spawn(async move {
         let mut buffer = vec![0; 65_536];
