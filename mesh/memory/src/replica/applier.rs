@@ -55,6 +55,9 @@ struct Shared {
     recent: VecDeque<(u64, Work)>,
     durable: u64,
     applied: u64,
+    /// Up to here there may be fragments of this node's agents that the view did not compose, or
+    /// composed in an earlier life: until it has applied them it would compose them once more.
+    composable_from: u64,
     /// Space keys that came after fragments which they open.
     rescans: BTreeSet<(SpaceId, u32)>,
     stopping: bool,
@@ -76,6 +79,7 @@ impl Applier {
             recent: VecDeque::new(),
             durable,
             applied,
+            composable_from: durable,
             rescans: BTreeSet::new(),
             stopping: false,
             dead: false,
@@ -106,8 +110,25 @@ impl Applier {
 
     /// Waits until everything that is durable now is applied.
     pub(super) fn catch_up(&self) {
-        let mut shared = self.shared();
+        let shared = self.shared();
         let target = shared.durable;
+        self.wait_for(shared, target);
+    }
+
+    /// Waits until the view may compose for this node's agents.
+    pub(super) fn wait_until_composable(&self) {
+        let shared = self.shared();
+        let target = shared.composable_from;
+        self.wait_for(shared, target);
+    }
+
+    /// Has composing wait until the view has applied up to `arrival`.
+    pub(super) fn hold_composing_until(&self, arrival: u64) {
+        let mut shared = self.shared();
+        shared.composable_from = shared.composable_from.max(arrival);
+    }
+
+    fn wait_for(&self, mut shared: MutexGuard<'_, Shared>, target: u64) {
         while shared.applied < target && !shared.stopping && !shared.dead {
             shared = self
                 .changed

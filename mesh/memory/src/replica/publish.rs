@@ -36,6 +36,7 @@ impl Inner {
         let chain = self.chain(space, agent.id());
         let mut tip = chain.lock().unwrap_or_else(PoisonError::into_inner);
         let at = self.current_tip(*tip, agent, space)?;
+        self.applier.wait_until_composable();
 
         let (fragment, composed) = self.compose(agent, place, at, compose)?;
         let change = Bytes::from(composed.change.clone());

@@ -187,6 +187,9 @@ impl Inner {
                     let lane = Lane::Space(fragment.header.space);
                     self.set_insert(lane, &fragment.id.into());
                     entry.ticket.set_freed(state.admission.commit(fragment));
+                    if *own && change.is_none() {
+                        self.applier.hold_composing_until(arrival);
+                    }
                     if !own {
                         state.clock.observe(now_ms, fragment.header.hlc);
                     }

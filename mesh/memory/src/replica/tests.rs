@@ -201,7 +201,7 @@ fn coin(mut state: u64) -> impl FnMut() -> bool {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 16,
+        cases: 8,
         max_shrink_iters: 200,
         ..ProptestConfig::default()
     })]
