@@ -11,6 +11,7 @@
 //! Every task ends with one cancellation token. Whatever a peer sends may be wrong: it costs that
 //! peer its session, and is logged at debug level at most.
 
+mod accept;
 mod acks;
 mod blobs;
 mod book;
@@ -35,7 +36,6 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use iroh::protocol::Router;
 use rhizome_identity::{Hash, Invite, NodeId, NodeKey, SpaceId};
 use rhizome_memory::{FragmentId, Lane, Replica};
 use tokio::sync::watch;
@@ -43,9 +43,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, debug, info_span, warn};
 
 use self::{
+    accept::Acceptor,
     blobs::Blobs,
     book::Book,
-    endpoint::{GOSSIP_ALPN, JOIN_ALPN, Net, SYNC_ALPN},
+    endpoint::Net,
     gossip::{Gossip, GossipTask},
     join::JoinProtocol,
     peers::Peers,
@@ -61,8 +62,10 @@ pub use self::{
     peers::{PathKind, PeerBytes, PeerInfo, PeerPath, PeerState, SyncState},
 };
 
-/// How long the tasks, and then the endpoint, may take to stop.
-const SHUTDOWN_GRACE: Duration = Duration::from_millis(1500);
+/// How long a shutdown may take in all.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
+/// How much of it the tasks may use; the rest is for goodbyes to peers.
+const TASKS_GRACE: Duration = Duration::from_secs(1);
 
 /// How a node takes part in the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,7 +112,7 @@ struct Inner {
     peers: Arc<Peers>,
     sync: Sync,
     gossip: Gossip,
-    router: Router,
+    blobs: Blobs,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -210,14 +213,22 @@ impl Mesh {
                 .push(events, stop.clone())
                 .instrument(span.clone()),
         );
-        tasks.spawn(pump.notify(more_events, stop.clone()).instrument(span));
+        tasks.spawn(
+            pump.notify(more_events, stop.clone())
+                .instrument(span.clone()),
+        );
 
-        let router = Router::builder(net.endpoint.clone())
-            .accept(GOSSIP_ALPN, gossip_protocol)
-            .accept(SYNC_ALPN, sync.clone())
-            .accept(JOIN_ALPN, join)
-            .accept(iroh_blobs::ALPN, blobs.protocol())
-            .spawn();
+        let acceptor = Acceptor {
+            gossip: gossip_protocol,
+            sync: sync.clone(),
+            join,
+            blobs: blobs.protocol(),
+        };
+        tasks.spawn(
+            acceptor
+                .run(net.endpoint.clone(), tasks.clone(), stop.clone())
+                .instrument(span),
+        );
         debug!(addrs = ?net.local_addrs(), "listening");
         Ok(Self {
             inner: Arc::new(Inner {
@@ -227,7 +238,7 @@ impl Mesh {
                 peers,
                 sync,
                 gossip,
-                router,
+                blobs,
                 tasks,
                 stop,
             }),
@@ -363,9 +374,10 @@ impl Mesh {
     /// The replica stays open: it belongs to the caller.
     pub async fn shutdown(&self) {
         let inner = &self.inner;
+        let deadline = tokio::time::Instant::now() + SHUTDOWN_GRACE;
         inner.stop.cancel();
         inner.tasks.close();
-        if tokio::time::timeout(SHUTDOWN_GRACE, inner.tasks.wait())
+        if tokio::time::timeout(TASKS_GRACE, inner.tasks.wait())
             .await
             .is_err()
         {
@@ -374,10 +386,14 @@ impl Mesh {
                 "tasks outlived the shutdown grace period"
             );
         }
-        match tokio::time::timeout(SHUTDOWN_GRACE, inner.router.shutdown()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => debug!(%error, "a protocol failed while it stopped"),
-            Err(_) => warn!("the endpoint outlived the shutdown grace period"),
+        let (net, blobs) = (inner.net.clone(), inner.blobs.clone());
+        // On a task of its own: a goodbye to a peer that no longer answers goes on for a while,
+        // and we need not wait for it.
+        let closing = tokio::spawn(async move {
+            tokio::join!(net.endpoint.close(), blobs.close());
+        });
+        if tokio::time::timeout_at(deadline, closing).await.is_err() {
+            debug!("a peer has not acknowledged the goodbye");
         }
     }
 }

@@ -69,6 +69,13 @@ impl Blobs {
         BlobsProtocol::new(&self.store, None)
     }
 
+    /// Writes what is not written yet and closes the store.
+    pub(crate) async fn close(&self) {
+        if let Err(error) = self.store.shutdown().await {
+            debug!(%error, "the blob store was closed already");
+        }
+    }
+
     /// Offers a body file of the replica to others; the file is referenced, not copied.
     pub(crate) async fn offer(&self, hash: Hash, path: &Path) -> Result<(), io::Error> {
         let options = AddPathOptions {
