@@ -1,4 +1,6 @@
 //! The simulator and the labs of Rhizome.
 //!
-//! [`lab`] runs real daemons on hosts of their own.
+//! - [`sim`]: many nodes in virtual time on the cores of production, from one seed
+//! - [`lab`]: real daemons on hosts of their own
 pub mod lab;
+pub mod sim;
