@@ -7,5 +7,7 @@ mod crash;
 mod disk;
 #[path = "daemon/mesh.rs"]
 mod mesh;
+#[path = "daemon/sandbox.rs"]
+mod sandbox;
 #[path = "daemon/support.rs"]
 mod support;

@@ -1,4 +1,6 @@
 //! Requests and answers as both doors read and write them: JSON bodies, queries, NDJSON streams.
+use std::time::Duration;
+
 use axum::{
     body::{Body, Bytes},
     extract::{FromRequest, FromRequestParts, Query, Request},
@@ -12,6 +14,8 @@ use crate::error::ApiError;
 
 /// The largest JSON body of a request: a memory's text and all its other fields, with room.
 pub(crate) const MAX_BODY_BYTES: usize = 1024 * 1024;
+/// Time to send such a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Lines of a stream that may wait for a slow reader.
 pub(crate) const STREAM_QUEUE_LINES: usize = 64;
 
@@ -31,7 +35,19 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
 /// Reads a body of at most [`MAX_BODY_BYTES`].
 pub(crate) async fn read_body(body: Body) -> Result<Bytes, ApiError> {
     let limited = http_body_util::Limited::new(body, MAX_BODY_BYTES);
-    match http_body_util::BodyExt::collect(limited).await {
+    let collected = http_body_util::BodyExt::collect(limited);
+    let Ok(collected) = tokio::time::timeout(BODY_TIMEOUT, collected).await else {
+        let message = format!(
+            "the request was not sent within {} s",
+            BODY_TIMEOUT.as_secs()
+        );
+        return Err(ApiError::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "timeout",
+            message,
+        ));
+    };
+    match collected {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::new(
             StatusCode::PAYLOAD_TOO_LARGE,

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use axum::{
     Extension, Json, Router,
+    body::Body,
     extract::{Path, State},
     http::{Method, StatusCode, Uri},
     response::Response,
@@ -11,7 +12,7 @@ use axum::{
 use serde::Deserialize;
 
 use super::{
-    extract::{JsonBody, Lines, Params},
+    extract::{JsonBody, Lines, Params, read_body},
     sandbox_routes,
     types::{
         Done,
@@ -253,8 +254,10 @@ async fn doctor(
     node.doctor(params.probe == Some(1)).await.map(Json)
 }
 
-async fn down(State(node): State<Arc<Node>>) -> Json<Done> {
+async fn down(State(node): State<Arc<Node>>, body: Body) -> Answer<Done> {
+    // Read though there is nothing in it: closing on a client that still sends looks like a failure.
+    read_body(body).await?;
     // The connection finishes its answer before it heeds the stop.
     node.stop.cancel();
-    Json(Done::default())
+    Ok(Json(Done::default()))
 }

@@ -8,7 +8,10 @@ fn two_daemons_on_one_directory() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("node");
     let first = Daemon::start(&dir, "laptop");
-    let second = command(&dir, "second").output().unwrap();
+    let second = command(&dir, "second")
+        .arg("--no-sandboxes")
+        .output()
+        .unwrap();
     assert_eq!(second.status.code(), Some(1));
     let said = String::from_utf8_lossy(&second.stderr);
     assert!(said.contains("belongs to a running daemon"), "{said}");

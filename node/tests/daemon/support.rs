@@ -23,7 +23,22 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Starts a daemon on `dir` and returns once it answers.
     pub(crate) fn start(dir: &Path, name: &str) -> Self {
-        let mut child = command(dir, name)
+        let mut command = command(dir, name);
+        command.arg("--no-sandboxes");
+        Self::spawn(command, dir)
+    }
+
+    /// Starts one that runs sandboxes; their images are kept between runs.
+    pub(crate) fn start_with_sandboxes(dir: &Path, name: &str) -> Self {
+        let mut command = command(dir, name);
+        command
+            .arg("--images-dir")
+            .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("images"));
+        Self::spawn(command, dir)
+    }
+
+    fn spawn(mut command: Command, dir: &Path) -> Self {
+        let mut child = command
             .env("RHIZOME_READY_STDOUT", "1")
             .stdout(Stdio::piped())
             .stderr(log_of(dir))
@@ -103,21 +118,13 @@ impl Drop for Daemon {
     }
 }
 
-/// Returns `rhizome up` on `dir`, without sandboxes and on loopback.
+/// Returns `rhizome up` on `dir`, on loopback.
 pub(crate) fn command(dir: &Path, name: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rhizome"));
     command
         .arg("--data-dir")
         .arg(dir)
-        .args([
-            "up",
-            "--name",
-            name,
-            "--bind",
-            "127.0.0.1:0",
-            "--no-mdns",
-            "--no-sandboxes",
-        ])
+        .args(["up", "--name", name, "--bind", "127.0.0.1:0", "--no-mdns"])
         .stdin(Stdio::null());
     command
 }
@@ -187,18 +194,56 @@ impl Client {
         }))
     }
 
-    fn send(&mut self, method: &str, path: &str, body: &str) -> io::Result<()> {
+    /// Asks for `protocol` on this connection and returns it once both sides speak that.
+    pub(crate) fn upgrade(
+        self,
+        path: &str,
+        protocol: &str,
+        body: &Value,
+    ) -> io::Result<Result<BufReader<UnixStream>, (u16, Value)>> {
+        let mut stream = UnixStream::connect(&self.socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let body = body.to_string();
+        let length = body.len();
+        write!(
+            stream,
+            "POST {path} HTTP/1.1\r\nhost: node\r\nconnection: upgrade\r\nupgrade: {protocol}\r\n\
+             content-length: {length}\r\n\r\n{body}"
+        )?;
+        let mut reader = BufReader::new(stream);
+        let (status, length) = head(&mut reader)?;
+        if status == 101 {
+            return Ok(Ok(reader));
+        }
+        let mut body = vec![0; length.unwrap_or(0)];
+        reader.read_exact(&mut body)?;
+        Ok(Err((
+            status,
+            serde_json::from_slice(&body).unwrap_or_default(),
+        )))
+    }
+
+    /// Sends `bytes` as they are and returns status and body.
+    pub(crate) fn put(&mut self, path: &str, bytes: &[u8]) -> io::Result<(u16, Value)> {
+        self.send("PUT", path, bytes)?;
+        let (status, body) = self.receive()?;
+        Ok((status, serde_json::from_slice(&body).unwrap_or_default()))
+    }
+
+    fn send(&mut self, method: &str, path: &str, body: impl AsRef<[u8]>) -> io::Result<()> {
         if self.open.is_none() {
             let stream = UnixStream::connect(&self.socket)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             self.open = Some(BufReader::new(stream));
         }
         let stream = self.open.as_mut().expect("it was just opened").get_mut();
+        let body = body.as_ref();
         let length = body.len();
         write!(
             stream,
-            "{method} {path} HTTP/1.1\r\nhost: node\r\ncontent-length: {length}\r\n\r\n{body}"
-        )
+            "{method} {path} HTTP/1.1\r\nhost: node\r\ncontent-length: {length}\r\n\r\n"
+        )?;
+        stream.write_all(body)
     }
 
     fn receive(&mut self) -> io::Result<(u16, Vec<u8>)> {
