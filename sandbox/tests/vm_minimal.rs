@@ -6,7 +6,7 @@
 #[path = "vm_minimal/support.rs"]
 mod support;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use rhizome_sandbox::{
     SandboxError, SandboxInfo, SandboxSpec, SandboxState, Sandboxes,
@@ -44,16 +44,7 @@ async fn a_minimal_sandbox_does_what_a_sandbox_does() {
 
     let taken = sandboxes.create(spec, silent()).await.unwrap_err();
     assert!(matches!(taken, SandboxError::NameTaken { .. }), "{taken}");
-    sandboxes.kill(&info.id).await.unwrap();
-    assert_eq!(sandboxes.get("case").unwrap().state, SandboxState::Killed);
-    assert!(
-        !home
-            .path()
-            .join("sandboxes")
-            .join(info.id.to_string())
-            .join("vm")
-            .exists()
-    );
+    a_killed_monitor_ends_its_execs_within_five_seconds(&sandboxes, &info, home.path()).await;
     sandboxes.shutdown().await;
 }
 
@@ -224,26 +215,17 @@ async fn it_has_no_network_but_its_door(
     assert_eq!(output.stdout, b"hello from the node\n");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_monitor_ends_its_execs_within_five_seconds() {
-    if skipped("a_killed_monitor_ends_its_execs_within_five_seconds") {
-        return;
-    }
-    let home = tempfile::tempdir().unwrap();
-    let (sandboxes, _doors) = open(home.path()).await;
-    let info = sandboxes
-        .create(SandboxSpec::default(), silent())
-        .await
-        .unwrap();
-    let mut handle = sandboxes
-        .exec(&info.id, sh("echo begun; sleep 1000"))
-        .await
-        .unwrap();
+async fn a_killed_monitor_ends_its_execs_within_five_seconds(
+    sandboxes: &Sandboxes,
+    info: &SandboxInfo,
+    home: &Path,
+) {
+    let request = sh("echo begun; sleep 1000");
+    let mut handle = sandboxes.exec(&info.id, request).await.unwrap();
     let begun = handle.events.recv().await.unwrap().unwrap();
     assert_eq!(begun, ExecEvent::Stdout("begun\n".into()));
 
-    let pid = support::monitor_pid(home.path(), &info);
-    support::kill(pid);
+    support::kill(support::monitor_pid(home, info));
     let lost = tokio::time::timeout(Duration::from_secs(5), handle.events.recv());
     let lost = lost
         .await
@@ -256,16 +238,43 @@ async fn a_killed_monitor_ends_its_execs_within_five_seconds() {
 
     // The state follows once the monitor is reaped; `kill` waits for just that.
     sandboxes.kill(&info.id).await.unwrap();
-    let state = sandboxes.get(&info.id.to_string()).unwrap().state;
-    assert!(
-        matches!(&state, SandboxState::Failed { reason } if reason.contains("signal: 9")),
-        "{state}"
-    );
+    let state = sandboxes.get("case").unwrap().state;
+    let by_signal =
+        matches!(&state, SandboxState::Failed { reason } if reason.contains("signal: 9"));
+    assert!(by_signal, "{state}");
     let error = sandboxes.exec(&info.id, sh("true")).await.unwrap_err();
     assert!(
         matches!(error, SandboxError::NotRunning { .. }),
         "{error:?}"
     );
+    assert!(!support::vm_dir(home, info).exists());
+    assert!(sandboxes.stat(&info.id, "/").await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_can_be_killed_while_it_boots() {
+    if skipped("a_sandbox_can_be_killed_while_it_boots") {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let (sandboxes, _doors) = open(home.path()).await;
+    let booting = Arc::new(tokio::sync::Notify::new());
+    let seen = Arc::clone(&booting);
+    let progress: rhizome_sandbox::Progress = Arc::new(move |event| {
+        if event.step == "boot" {
+            seen.notify_one();
+        }
+    });
+    let maker = sandboxes.clone();
+    let made = tokio::spawn(async move { maker.create(SandboxSpec::default(), progress).await });
+    booting.notified().await;
+    let info = sandboxes.list().remove(0);
+    sandboxes.kill(&info.id).await.unwrap();
+    let error = made.await.unwrap().unwrap_err();
+    assert!(matches!(error, SandboxError::Cancelled { .. }), "{error:?}");
+    let state = sandboxes.get(&info.id.to_string()).unwrap().state;
+    assert_eq!(state, SandboxState::Killed);
+    assert!(!support::vm_dir(home.path(), &info).exists());
     sandboxes.shutdown().await;
 }
 

@@ -53,6 +53,10 @@ pub(crate) async fn collect(mut handle: ExecHandle) -> Result<(usize, ExitStatus
     panic!("the command ended without a status")
 }
 
+pub(crate) fn vm_dir(home: &Path, info: &SandboxInfo) -> std::path::PathBuf {
+    home.join("sandboxes").join(info.id.to_string()).join("vm")
+}
+
 pub(crate) fn monitor_pid(home: &Path, info: &SandboxInfo) -> u32 {
     monitor_pid_of(home, &info.id.to_string())
 }
