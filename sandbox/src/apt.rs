@@ -19,6 +19,9 @@ use crate::{
 /// Longest time one apt command may take.
 const APT_LIMIT: Duration = Duration::from_secs(300);
 
+/// Longest time the lists may take; without a network the resolver alone takes half a minute.
+const UPDATE_LIMIT: Duration = Duration::from_secs(90);
+
 /// Why a package could not be fetched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -84,7 +87,13 @@ impl Apt {
             update_failure: None,
         };
         step(progress, "packages", "refreshing package lists");
-        match apt.helper("apt-get").arg("update").run(|_| {}).await {
+        // Without the first option a list that could not be fetched is a warning.
+        let update = apt
+            .helper("apt-get")
+            .args(["-oAPT::Update::Error-Mode=any", "-oAcquire::Retries=0"])
+            .arg("update")
+            .limit(UPDATE_LIMIT);
+        match update.run(|_| {}).await {
             Ok(()) => {}
             Err(missing @ CommandError::NotFound { .. }) => return Err(missing.into()),
             Err(error) => apt.update_failure = Some(error.to_string()),
@@ -185,9 +194,9 @@ impl Apt {
             "-oAPT::Sandbox::User=root".to_owned(),
             "-oAcquire::Languages=none".to_owned(),
             "-oAcquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
-            "-oAcquire::Retries=2".to_owned(),
-            "-oAcquire::http::Timeout=20".to_owned(),
-            "-oAcquire::https::Timeout=20".to_owned(),
+            "-oAcquire::Retries=1".to_owned(),
+            "-oAcquire::http::Timeout=15".to_owned(),
+            "-oAcquire::https::Timeout=15".to_owned(),
         ])
     }
 }

@@ -81,7 +81,7 @@ impl Default for Limits {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SandboxConfig {
-    /// Directory of this node's sandboxes.
+    /// Directory of this node's sandboxes, one directory each.
     pub dir: PathBuf,
     /// Directory of kernels, images and probe results; daemons of one machine may share it.
     pub images_dir: PathBuf,

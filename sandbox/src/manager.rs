@@ -65,7 +65,7 @@ pub struct Sandboxes {
 #[derive(Debug)]
 struct Inner {
     config: SandboxConfig,
-    /// `<dir>/sandboxes`: one directory per sandbox.
+    /// One directory per sandbox.
     dir: PathBuf,
     images: ImageStore,
     driver: Arc<dyn VmmDriver>,
@@ -98,7 +98,7 @@ impl Sandboxes {
         config: SandboxConfig,
         driver: Arc<dyn VmmDriver>,
     ) -> Result<(Self, mpsc::Receiver<DoorConnection>), SandboxError> {
-        let dir = config.dir.join("sandboxes");
+        let dir = config.dir.clone();
         let lock = lock(&dir)?;
         let images = ImageStore::open(&config)?;
         let found = leftovers::read(&dir).map_err(|source| SandboxError::Directory {

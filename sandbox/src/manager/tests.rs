@@ -111,7 +111,7 @@ async fn a_lost_sandbox_is_failed_and_its_monitor_ended() {
         .spawn()
         .unwrap();
     let lost = info(5, Some("lost"), SandboxState::Booting);
-    let path = dir.path().join("sandboxes").join(lost.id.to_string());
+    let path = dir.path().join(lost.id.to_string());
     std::fs::create_dir_all(path.join("vm")).unwrap();
     let entry = Entry::new(
         path,
@@ -127,7 +127,7 @@ async fn a_lost_sandbox_is_failed_and_its_monitor_ended() {
         })
         .unwrap();
     // Beside it: a directory that never got its state, one with damage, one of a stranger.
-    let root = dir.path().join("sandboxes");
+    let root = dir.path();
     let empty = SandboxId::from_bytes([6; 16]).to_string();
     std::fs::create_dir(root.join(&empty)).unwrap();
     let damaged = SandboxId::from_bytes([7; 16]).to_string();
@@ -166,7 +166,7 @@ async fn the_oldest_ended_sandboxes_are_forgotten() {
     config.limits.max_ended = 2;
     for byte in 1..=4 {
         let ended = info(byte, None, SandboxState::Killed);
-        let path = dir.path().join("sandboxes").join(ended.id.to_string());
+        let path = dir.path().join(ended.id.to_string());
         std::fs::create_dir_all(&path).unwrap();
         Entry::new(path, ended, BTreeMap::new(), CancellationToken::new())
             .save()

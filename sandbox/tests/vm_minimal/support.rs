@@ -54,7 +54,7 @@ pub(crate) async fn collect(mut handle: ExecHandle) -> Result<(usize, ExitStatus
 }
 
 pub(crate) fn vm_dir(home: &Path, info: &SandboxInfo) -> std::path::PathBuf {
-    home.join("sandboxes").join(info.id.to_string()).join("vm")
+    home.join(info.id.to_string()).join("vm")
 }
 
 pub(crate) fn monitor_pid(home: &Path, info: &SandboxInfo) -> u32 {
@@ -62,7 +62,7 @@ pub(crate) fn monitor_pid(home: &Path, info: &SandboxInfo) -> u32 {
 }
 
 pub(crate) fn monitor_pid_of(home: &Path, id: &str) -> u32 {
-    let state = home.join("sandboxes").join(id).join("state.json");
+    let state = home.join(id).join("state.json");
     let state: serde_json::Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
     state["monitor"]["pid"]
         .as_u64()
