@@ -79,8 +79,8 @@ impl Inner {
         are_verified: bool,
         report: &mut dyn FnMut(usize, Verdict),
     ) -> Vec<Candidate> {
-        let mut report = |candidate: &Candidate, verdict: Verdict| {
-            if let Some(place) = candidate.place {
+        let mut report = |place: Option<usize>, verdict: Verdict| {
+            if let Some(place) = place {
                 report(place, verdict);
             }
         };
@@ -100,7 +100,7 @@ impl Inner {
                 .last()
                 .is_some_and(|last| last.fragment.id == candidate.fragment.id)
             {
-                report(&candidate, Verdict::Duplicate);
+                report(candidate.place, Verdict::Duplicate);
             } else {
                 fresh.push(candidate);
             }
@@ -120,7 +120,7 @@ impl Inner {
         } else {
             verified(judged, &mut report)
         };
-        let mut stored: Vec<Candidate> = Vec::new();
+        let mut stored: Vec<Option<usize>> = Vec::new();
         let mut entries: Vec<Entry> = Vec::new();
         let mut in_batch: BTreeMap<(SpaceId, AgentId, u64), FragmentId> = BTreeMap::new();
         for (candidate, verdict) in judged {
@@ -138,33 +138,29 @@ impl Inner {
             match verdict {
                 Verdict::Admit => {
                     in_batch.insert(position, candidate.fragment.id);
-                    let fragment = candidate.fragment.clone();
                     let own = header.node == self.node;
                     let item = Item::Fragment {
-                        fragment,
+                        fragment: Arc::new(candidate.fragment),
                         own,
                         change: None,
                     };
-                    entries.push(Entry::new(item, candidate.wire.clone()));
-                    stored.push(candidate);
+                    entries.push(Entry::new(item, candidate.wire));
+                    stored.push(candidate.place);
                 }
                 Verdict::Wait(missing) => {
                     self.state()
                         .admission
                         .hold(candidate.fragment.detached(), missing);
-                    report(&candidate, Verdict::Wait(missing));
+                    report(candidate.place, Verdict::Wait(missing));
                 }
                 Verdict::Fork { other } => {
-                    report(&candidate, Verdict::Fork { other });
-                    if !self
-                        .state()
-                        .forks
-                        .contains_key(&(header.space, header.author))
-                    {
-                        entries.push(Entry::evidence(candidate.fragment.clone(), other));
+                    report(candidate.place, Verdict::Fork { other });
+                    let chain = (header.space, header.author);
+                    if !self.state().forks.contains_key(&chain) {
+                        entries.push(Entry::evidence(candidate.fragment, other));
                     }
                 }
-                verdict => report(&candidate, verdict),
+                verdict => report(candidate.place, verdict),
             }
         }
         let freed = self.store(entries, &stored, &mut report);
@@ -179,13 +175,15 @@ impl Inner {
     fn judge(
         &self,
         candidates: Vec<Candidate>,
-        report: &mut dyn FnMut(&Candidate, Verdict),
+        report: &mut dyn FnMut(Option<usize>, Verdict),
     ) -> Vec<(Candidate, Verdict)> {
         let state = self.state();
         let mut judged = Vec::with_capacity(candidates.len());
         for candidate in candidates {
             match state.admission.check(&state.authority, &candidate.fragment) {
-                verdict @ (Verdict::Duplicate | Verdict::Reject(_)) => report(&candidate, verdict),
+                verdict @ (Verdict::Duplicate | Verdict::Reject(_)) => {
+                    report(candidate.place, verdict)
+                }
                 verdict => judged.push((candidate, verdict)),
             }
         }
@@ -195,8 +193,8 @@ impl Inner {
     fn store(
         &self,
         entries: Vec<Entry>,
-        stored: &[Candidate],
-        report: &mut dyn FnMut(&Candidate, Verdict),
+        stored: &[Option<usize>],
+        report: &mut dyn FnMut(Option<usize>, Verdict),
     ) -> Vec<Candidate> {
         if entries.is_empty() {
             return Vec::new();
@@ -213,12 +211,12 @@ impl Inner {
         let mut stored = stored.iter();
         for (ticket, is_fragment) in tickets.iter().zip(is_fragment) {
             let outcome = self.journal.wait(self, ticket as &Arc<Ticket>);
-            if is_fragment && let Some(candidate) = stored.next() {
+            if is_fragment && let Some(place) = stored.next() {
                 let verdict = match outcome {
                     Ok(_) => Verdict::Admit,
                     Err(_) => Verdict::Reject(RejectReason::Storage),
                 };
-                report(candidate, verdict);
+                report(*place, verdict);
             }
             freed.extend(held(ticket.take_freed()));
         }
@@ -266,7 +264,7 @@ fn held(fragments: Vec<Fragment>) -> Vec<Candidate> {
 /// Drops what is not signed by whom it names.
 fn verified(
     judged: Vec<(Candidate, Verdict)>,
-    report: &mut dyn FnMut(&Candidate, Verdict),
+    report: &mut dyn FnMut(Option<usize>, Verdict),
 ) -> Vec<(Candidate, Verdict)> {
     let valid = check_signatures(judged.iter().map(|(candidate, _)| &candidate.fragment));
     let mut kept = Vec::with_capacity(judged.len());
@@ -274,7 +272,7 @@ fn verified(
         if is_valid {
             kept.push((candidate, verdict));
         } else {
-            report(&candidate, Verdict::Reject(RejectReason::Signature));
+            report(candidate.place, Verdict::Reject(RejectReason::Signature));
         }
     }
     kept

@@ -8,7 +8,8 @@ use std::{
     collections::{BTreeSet, VecDeque},
     fs,
     panic::{self, AssertUnwindSafe},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -25,6 +26,11 @@ use crate::{
 const RECENT: usize = 8192;
 /// The most items of one application to the view.
 const BATCH: usize = 512;
+/// How long items are left to gather while nobody waits for them: a batch costs little more than
+/// one item, and applying holds the view that publishers compose on.
+const GATHER: Duration = Duration::from_millis(5);
+/// This many items are not left to gather any longer.
+const GATHERED: u64 = 64;
 /// The version byte in front of the change in a body.
 pub(super) const BODY_VERSION: u8 = 1;
 
@@ -33,7 +39,7 @@ pub(super) const BODY_VERSION: u8 = 1;
 pub(super) enum Work {
     /// A fragment, with the change inside if we composed it.
     Fragment {
-        fragment: Fragment,
+        fragment: Arc<Fragment>,
         change: Option<Bytes>,
     },
     /// The body of these fragments has arrived.
@@ -58,6 +64,10 @@ struct Shared {
     /// Up to here there may be fragments of this node's agents that the view did not compose, or
     /// composed in an earlier life: until it has applied them it would compose them once more.
     composable_from: u64,
+    /// Up to here somebody waits.
+    wanted: u64,
+    /// When the oldest item that is not applied was handed over.
+    since: Option<Instant>,
     /// Space keys that came after fragments which they open.
     rescans: BTreeSet<(SpaceId, u32)>,
     stopping: bool,
@@ -80,6 +90,8 @@ impl Applier {
             durable,
             applied,
             composable_from: durable,
+            wanted: durable,
+            since: None,
             rescans: BTreeSet::new(),
             stopping: false,
             dead: false,
@@ -99,6 +111,7 @@ impl Applier {
             }
         }
         shared.durable = shared.durable.max(durable);
+        shared.since.get_or_insert_with(Instant::now);
         self.changed.notify_all();
     }
 
@@ -129,6 +142,10 @@ impl Applier {
     }
 
     fn wait_for(&self, mut shared: MutexGuard<'_, Shared>, target: u64) {
+        if shared.applied < target && shared.wanted < target {
+            shared.wanted = target;
+            self.changed.notify_all();
+        }
         while shared.applied < target && !shared.stopping && !shared.dead {
             shared = self
                 .changed
@@ -178,7 +195,10 @@ impl Applier {
             if inner.index.is_due() {
                 inner.flush_index();
             }
-            self.shared().applied = applied;
+            let mut shared = self.shared();
+            shared.applied = applied;
+            shared.since = (applied < shared.durable).then(Instant::now);
+            drop(shared);
             self.changed.notify_all();
         }
     }
@@ -188,6 +208,11 @@ impl Applier {
         loop {
             if shared.stopping {
                 return Step::Stop;
+            }
+            if let Some(left) = shared.gathering() {
+                let waited = self.changed.wait_timeout(shared, left);
+                (shared, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                continue;
             }
             let next = shared.applied + 1;
             while shared
@@ -229,6 +254,19 @@ impl Applier {
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Returns how much longer items may gather, if they may.
+    fn gathering(&self) -> Option<Duration> {
+        let pending = self.durable.saturating_sub(self.applied);
+        if pending == 0 || pending >= GATHERED || self.applied < self.wanted {
+            return None;
+        }
+        GATHER
+            .checked_sub(self.since?.elapsed())
+            .filter(|left| !left.is_zero())
     }
 }
 
@@ -312,7 +350,7 @@ fn open_work(inner: &Inner, work: Work) -> Vec<Opened> {
         } => {
             vec![Opened {
                 id: fragment.id,
-                header: fragment.header,
+                header: fragment.header.clone(),
                 change,
             }]
         }

@@ -49,7 +49,7 @@ pub(super) struct Entry {
 #[derive(Debug)]
 pub(super) enum Item {
     Fragment {
-        fragment: Fragment,
+        fragment: Arc<Fragment>,
         own: bool,
         /// The change inside, if we composed it.
         change: Option<Bytes>,

@@ -1,6 +1,6 @@
 //! Publishing: from a draft to a durable fragment.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use rhizome_identity::{AgentKey, Hash, SpaceId, SpaceKey, epoch::random_nonce, seal_body};
@@ -39,10 +39,11 @@ impl Inner {
         self.applier.wait_until_composable();
 
         let (fragment, composed) = self.compose(agent, place, at, compose)?;
+        let fragment = Arc::new(fragment);
         let change = Bytes::from(composed.change.clone());
         let entry = Entry::new(
             Item::Fragment {
-                fragment: fragment.clone(),
+                fragment: Arc::clone(&fragment),
                 own: true,
                 change: Some(change),
             },

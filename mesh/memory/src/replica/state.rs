@@ -208,7 +208,7 @@ impl Inner {
                         events.push(Event::BodyWanted(body));
                     }
                     let work = Work::Fragment {
-                        fragment: fragment.clone(),
+                        fragment: Arc::clone(fragment),
                         change: change.clone(),
                     };
                     works.push((arrival, work));
