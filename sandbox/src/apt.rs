@@ -37,13 +37,17 @@ pub enum AptError {
         /// What the system said.
         source: io::Error,
     },
+    /// The package lists could not be fetched, and without them the package is not known.
+    #[error("cannot fetch the package lists: {said}")]
+    NoLists {
+        /// What apt said first.
+        said: String,
+    },
     /// No source of the host has the package.
     #[error("none of the host's package sources has {wanted}")]
     NoPackage {
         /// The names tried.
         wanted: String,
-        /// What refreshing the lists said, if it failed.
-        update: Option<String>,
     },
 }
 
@@ -54,11 +58,7 @@ impl AptError {
             Self::Command(error) => error
                 .hint()
                 .or_else(|| Some("check the network and `apt-get update`".to_owned())),
-            Self::NoPackage {
-                update: Some(said), ..
-            } => Some(format!(
-                "`apt-get update` failed, is there a network? {said}"
-            )),
+            Self::NoLists { .. } => Some("check the network and `apt-get update`".to_owned()),
             Self::NoPackage { .. } => {
                 Some("check the sources in /etc/apt/sources.list.d".to_owned())
             }
@@ -93,10 +93,18 @@ impl Apt {
             .args(["-oAPT::Update::Error-Mode=any", "-oAcquire::Retries=0"])
             .arg("update")
             .limit(UPDATE_LIMIT);
-        match update.run(|_| {}).await {
+        let mut complaint = None;
+        let updated = update
+            .run(|line| {
+                if let Some(said) = line.strip_prefix("E: ") {
+                    complaint.get_or_insert_with(|| said.to_owned());
+                }
+            })
+            .await;
+        match updated {
             Ok(()) => {}
             Err(missing @ CommandError::NotFound { .. }) => return Err(missing.into()),
-            Err(error) => apt.update_failure = Some(error.to_string()),
+            Err(error) => apt.update_failure = Some(complaint.unwrap_or(error.to_string())),
         }
         Ok(apt)
     }
@@ -117,14 +125,17 @@ impl Apt {
         }
     }
 
+    /// Returns why none of these packages is known.
     pub(crate) fn no_package(&self, names: &[&str]) -> AptError {
-        AptError::NoPackage {
-            wanted: names
-                .iter()
-                .map(|name| format!("`{name}`"))
-                .collect::<Vec<_>>()
-                .join(" or "),
-            update: self.update_failure.clone(),
+        match &self.update_failure {
+            Some(said) => AptError::NoLists { said: said.clone() },
+            None => AptError::NoPackage {
+                wanted: names
+                    .iter()
+                    .map(|name| format!("`{name}`"))
+                    .collect::<Vec<_>>()
+                    .join(" or "),
+            },
         }
     }
 
