@@ -33,7 +33,7 @@ pub struct VmRequest {
     pub kernel: PathBuf,
     /// The initial file system.
     pub initramfs: PathBuf,
-    /// Block devices, in the order the guest sees them.
+    /// Block devices; the first has the serial `disk0`, the next `disk1`, and so on.
     pub disks: Vec<Disk>,
     /// Memory in MiB.
     pub memory_mib: u32,

@@ -352,8 +352,7 @@ fn arguments(request: &VmRequest, disks: &[String]) -> Result<Vec<String>, Drive
         "-mon".to_owned(),
         "chardev=control,mode=control".to_owned(),
     ]);
-    // QEMU fills the slots from the last to the first and Linux finds them in that order, so the
-    // first disk is vda. Its serial says which it is in any order.
+    // The guest tells disks apart by their serials; which is vda depends on QEMU and the kernel.
     for (number, (disk, asked)) in disks.iter().zip(&request.disks).enumerate() {
         let read_only = if asked.writable { "off" } else { "on" };
         words.push("-drive".to_owned());
@@ -468,7 +467,7 @@ mod tests {
             memory_mib: 256,
             vcpus: 1,
             accel,
-            kernel_args: vec!["rhizome.root=/dev/vda".into()],
+            kernel_args: vec!["rhizome.root=disk0".into()],
         }
     }
 
@@ -480,7 +479,7 @@ mod tests {
         assert!(words.iter().all(|word| !word.starts_with('/')), "{line}");
         assert!(line.contains("spawn=deny"));
         assert!(line.contains("tsc_early_khz="));
-        assert!(line.contains("rhizome.root=/dev/vda"));
+        assert!(line.contains("rhizome.root=disk0"));
     }
 
     #[test]

@@ -343,7 +343,7 @@ async fn prepare(
     let mut kernel_args = vec![format!("rhizome.hostname={}", hostname(&info))];
     let mut disks = Vec::new();
     if let Some(format) = &image.root_format {
-        kernel_args.push("rhizome.root=/dev/vda".to_owned());
+        kernel_args.push("rhizome.root=disk0".to_owned());
         kernel_args.push(format!("rhizome.rootfstype={format}"));
         disks.push(Disk {
             path: image.root(),
@@ -356,7 +356,7 @@ async fn prepare(
                 path,
                 writable: true,
             });
-            kernel_args.push("rhizome.upper=/dev/vdb".to_owned());
+            kernel_args.push("rhizome.upper=disk1".to_owned());
             kernel_args.push("rhizome.upperfstype=ext4".to_owned());
         } else {
             // What is written then lives in the guest's memory.

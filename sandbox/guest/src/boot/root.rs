@@ -97,7 +97,10 @@ pub(crate) fn switch(plan: &Plan, warnings: &mut Warnings) -> io::Result<()> {
 
 fn mount_disk(disk: &Disk, target: &str, flags: MountFlags) -> io::Result<()> {
     let until = Instant::now() + DISK_WITHIN;
-    while !Path::new(&disk.device).exists() {
+    let device = loop {
+        if let Some(device) = find_device(&disk.device) {
+            break device;
+        }
         if Instant::now() > until {
             return Err(io::Error::other(format!(
                 "there is no disk {}",
@@ -105,9 +108,26 @@ fn mount_disk(disk: &Disk, target: &str, flags: MountFlags) -> io::Result<()> {
             )));
         }
         thread::sleep(LOOK_AGAIN);
-    }
-    mount_on(&disk.kind, &disk.device, Path::new(target), flags, c"")
+    };
+    mount_on(&disk.kind, &device, Path::new(target), flags, c"")
         .map_err(|error| because(&disk.device, &error))
+}
+
+/// Returns the device of a path, or of a disk's serial: which disk is found first depends on the
+/// machine and the kernel.
+fn find_device(wanted: &str) -> Option<String> {
+    if wanted.starts_with('/') {
+        return Path::new(wanted).exists().then(|| wanted.to_owned());
+    }
+    let disks = fs::read_dir("/sys/block").ok()?.flatten();
+    for disk in disks {
+        let serial = fs::read_to_string(disk.path().join("serial")).unwrap_or_default();
+        let device = format!("/dev/{}", disk.file_name().to_string_lossy());
+        if serial.trim_end() == wanted && Path::new(&device).exists() {
+            return Some(device);
+        }
+    }
+    None
 }
 
 /// The image need not hold the command, and need not be built again when it changes.
