@@ -169,7 +169,7 @@ impl Daemon {
 }
 
 async fn open_replica(data: &DataDir, key: &NodeKey) -> Result<(Replica, Duration), StartError> {
-    let (path, key) = (data.path().to_owned(), key.clone());
+    let (path, key) = (data.join("store"), key.clone());
     let begun = Instant::now();
     let opened = blocking(move || Replica::open(&path, key, ReplicaConfig::default())).await;
     let replica = opened

@@ -10,8 +10,8 @@
 //! agents/*.key    the other agents of this node
 //! root.key        the mesh's root, on the node that founded it
 //! next-root.key   its successor, pre-committed in the genesis record
-//! store/ view/    the replica's
-//! net/            address book and blobs, the mesh's
+//! store/          the replica's: segments, index, bodies, view
+//! net/            the mesh's: address book, blobs
 //! sandboxes/ images/
 //! ```
 use std::{

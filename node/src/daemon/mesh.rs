@@ -79,7 +79,7 @@ impl Node {
             }
             None => None,
         };
-        self.default_agent().await?;
+        self.certify_default_agent().await;
         Ok(Founded {
             schema: SCHEMA,
             mesh: self
@@ -90,6 +90,14 @@ impl Node {
             next_root_key: next_path.display().to_string(),
             space,
         })
+    }
+
+    /// Certifies the agent the node speaks as, so that others know its name before it speaks.
+    async fn certify_default_agent(&self) {
+        // The node is in the mesh by now, which is what was asked; a publish will try again.
+        if let Err(error) = self.default_agent().await {
+            tracing::warn!(%error, "the node's own agent is not certified yet");
+        }
     }
 
     /// Joins a mesh by invite.
@@ -106,7 +114,7 @@ impl Node {
             .join(&invite, &node_name)
             .await
             .map_err(|error| fail::join(&error))?;
-        self.default_agent().await?;
+        self.certify_default_agent().await;
         let authority = self.replica.authority();
         let names = Names(&authority);
         let member = authority.member(&self.id());
