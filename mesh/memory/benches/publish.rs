@@ -22,7 +22,8 @@ use bytes::Bytes;
 use mesh::Mesh;
 use rhizome_identity::{Hash, NodeKey};
 use rhizome_memory::{
-    Draft, Fragment, Kind, PublishRequest, Replica, ReplicaConfig, Verdict, check_signatures,
+    DocId, Draft, Fragment, Header, Hlc, Kind, PublishRequest, Replica, ReplicaConfig, Verdict,
+    check_signatures,
 };
 
 const PUBLISHERS: usize = 64;
@@ -68,6 +69,59 @@ fn main() {
         "admission of foreign fragments    {admit} = {:.0} % of verification",
         100.0 * admit.per_second() / verify.per_second()
     );
+    opening(&mesh, dir.path(), 12_500 * scale);
+}
+
+/// Opens a store of many fragments, as an index finds it and as the segments alone give it.
+fn opening(mesh: &Mesh, dir: &std::path::Path, count: usize) {
+    let authority = mesh.authority();
+    let node = &mesh.nodes[1];
+    let mut header = Header {
+        version: 1,
+        mesh: authority.mesh().unwrap(),
+        space: mesh.space,
+        author: node.agent.id(),
+        node: node.key.id(),
+        seq: 0,
+        prev: None,
+        auth_heads: authority.heads().to_vec(),
+        deps: Vec::new(),
+        hlc: Hlc::from_ms(1_700_000_000_000),
+        kind: Kind::Fact,
+        doc: DocId::from_bytes([9; 32]),
+        fingerprint: Hash::of(b"runtime"),
+        epoch: 1,
+        nonce: [3; 24],
+        body_hash: Hash::of(b""),
+        body_len: 0,
+    };
+    let key = || NodeKey::from_seed([98; 32]);
+    let path = dir.join("large");
+    let open = || Replica::open(&path, key(), ReplicaConfig::default()).unwrap();
+    {
+        let relay = open();
+        relay.append_records(mesh.records.clone()).unwrap();
+        let mut batch = Vec::new();
+        for seq in 0..count as u64 {
+            header.seq = seq;
+            let fragment =
+                Fragment::sign(&node.agent, header.clone(), Bytes::from_static(&[7; 200])).unwrap();
+            header.prev = Some(fragment.id);
+            batch.push(fragment.encode());
+            if batch.len() == 1024 || seq + 1 == count as u64 {
+                relay.admit(node.key.id(), std::mem::take(&mut batch));
+            }
+        }
+        relay.close().unwrap();
+    }
+    let begun = Instant::now();
+    assert_eq!(mesh.ids(&open()), count);
+    let with_index = begun.elapsed();
+    std::fs::remove_file(path.join("index.redb")).unwrap();
+    let begun = Instant::now();
+    assert_eq!(mesh.ids(&open()), count);
+    let rebuilt = begun.elapsed();
+    println!("open {count} fragments              {with_index:?}; without an index {rebuilt:?}");
 }
 
 struct Rate {

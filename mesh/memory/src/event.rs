@@ -26,4 +26,6 @@ pub enum Event {
     AuthorityChanged,
     /// A fragment arrived whose body is a blob that is not here yet.
     BodyWanted(Hash),
+    /// The body that a fragment waited for is here.
+    BodyStored(Hash),
 }

@@ -216,7 +216,7 @@ impl Replica {
     }
 
     /// Returns the memories that changed after `after`, in the order of arrival; contexts are not
-    /// among them. At most [`crate::MAX_WATCH`]: fewer than `limit` means there are no more.
+    /// among them. A memory whose long body came later is told of when the body comes. At most [`crate::MAX_WATCH`]: fewer than `limit` means there are no more.
     #[must_use]
     pub fn watch(&self, space: Option<SpaceId>, after: u64, limit: usize) -> Vec<WatchEvent> {
         self.inner().watch(space, after, limit)

@@ -224,7 +224,14 @@ fn a_long_body_is_a_file_and_may_come_later() {
     let wrong = b.put_body(wanted, body.slice(1..)).unwrap_err();
     assert!(matches!(wrong, ReplicaError::BodyMismatch(_)));
     assert!(b.memory(&mesh.space, &published.doc).unwrap().is_none());
+    let seen = b
+        .watch(None, 0, 10)
+        .last()
+        .map_or(published.arrival, |event| event.arrival);
+    let mut events = b.events();
     b.put_body(wanted, body.clone()).unwrap();
+    assert_eq!(events.try_recv().unwrap(), Event::BodyStored(wanted));
+    assert_eq!(b.watch(None, seen, 10)[0].item.doc, published.doc);
     assert!(b.missing_bodies().is_empty());
     assert_eq!(
         b.memory(&mesh.space, &published.doc)
@@ -238,4 +245,74 @@ fn a_long_body_is_a_file_and_may_come_later() {
         b.put_body(wanted, body),
         Err(ReplicaError::UnwantedBody(_))
     ));
+}
+
+#[test]
+fn a_node_that_gets_its_key_late_reads_what_it_only_stored_before() {
+    let mesh = Mesh::of(2);
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let a = mesh.open(0, here.path());
+    let published = mesh.publish(0, &a, "the heron stands still");
+    let key = || mesh.nodes[1].key.clone();
+    // Genesis, its grant, the space and the first agent: everything but what concerns this node.
+    let (early, late) = mesh.records.split_at(4);
+    let b = Replica::open(there.path(), key(), ReplicaConfig::default()).unwrap();
+    b.append_records(early.to_vec()).unwrap();
+    let wires = mesh.wires(&a, &[published]);
+    // The fragment names records that are not here, but its author is known: that is enough.
+    assert_eq!(b.admit(a.node(), wires)[0].verdict, Verdict::Admit);
+    let why = b.why(&published.id).unwrap().unwrap();
+    assert_eq!(why.state, WhyState::Unreadable { epoch: 1 });
+    assert!(b.memory(&mesh.space, &published.doc).unwrap().is_none());
+    b.flush().unwrap();
+    b.append_records(late.to_vec()).unwrap();
+    drop(b);
+    // Whether or not there was time for it before the restart.
+    let b = Replica::open(there.path(), key(), ReplicaConfig::default()).unwrap();
+    assert!(b.space_key(&mesh.space, 1).is_some());
+    assert_eq!(
+        b.memory(&mesh.space, &published.doc).unwrap().unwrap().id,
+        published.id
+    );
+}
+
+#[test]
+fn index_and_view_can_be_deleted_or_garbage() {
+    let mesh = Mesh::of(1);
+    let dir = tempfile::tempdir().unwrap();
+    let published: Vec<_> = {
+        let replica = mesh.open(0, dir.path());
+        let published = (0..30)
+            .map(|n| mesh.publish(0, &replica, &format!("{n} herons")))
+            .collect();
+        replica.close().unwrap();
+        published
+    };
+    let open = || {
+        Replica::open(
+            dir.path(),
+            mesh.nodes[0].key.clone(),
+            ReplicaConfig::default(),
+        )
+    };
+    let is_whole = |replica: &Replica, rebuilt: bool| {
+        assert_eq!(replica.recovery().index_rebuilt, rebuilt);
+        assert!(replica.recovery().is_clean());
+        assert_eq!(replica.watch(None, 0, 100).len(), 30);
+        let ids = replica
+            .watch(None, 0, 100)
+            .into_iter()
+            .map(|event| event.id);
+        assert!(ids.eq(published.iter().map(|published| published.id)));
+    };
+    is_whole(&open().unwrap(), false);
+    let index = dir.path().join("index.redb");
+    fs::remove_file(&index).unwrap();
+    is_whole(&open().unwrap(), true);
+    fs::write(&index, b"this is not an index").unwrap();
+    is_whole(&open().unwrap(), true);
+    fs::remove_dir_all(dir.path().join("view")).unwrap();
+    is_whole(&open().unwrap(), false);
+    let replica = open().unwrap();
+    assert_eq!(mesh.publish(0, &replica, "one more").seq, 30);
 }

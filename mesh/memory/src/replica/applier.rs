@@ -70,6 +70,7 @@ struct Shared {
     since: Option<Instant>,
     /// Space keys that came after fragments which they open.
     rescans: BTreeSet<(SpaceId, u32)>,
+    is_rescanning: bool,
     stopping: bool,
     dead: bool,
 }
@@ -93,6 +94,7 @@ impl Applier {
             wanted: durable,
             since: None,
             rescans: BTreeSet::new(),
+            is_rescanning: false,
             stopping: false,
             dead: false,
         };
@@ -121,18 +123,24 @@ impl Applier {
         self.changed.notify_all();
     }
 
-    /// Waits until everything that is durable now is applied.
+    /// Waits until everything that is durable now, and can be read now, is applied.
     pub(super) fn catch_up(&self) {
         let shared = self.shared();
         let target = shared.durable;
-        self.wait_for(shared, target);
+        let mut shared = self.wait_for(shared, target);
+        while (shared.is_rescanning || !shared.rescans.is_empty()) && shared.is_working() {
+            shared = self
+                .changed
+                .wait(shared)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Waits until the view may compose for this node's agents.
     pub(super) fn wait_until_composable(&self) {
         let shared = self.shared();
         let target = shared.composable_from;
-        self.wait_for(shared, target);
+        drop(self.wait_for(shared, target));
     }
 
     /// Has composing wait until the view has applied up to `arrival`.
@@ -141,17 +149,22 @@ impl Applier {
         shared.composable_from = shared.composable_from.max(arrival);
     }
 
-    fn wait_for(&self, mut shared: MutexGuard<'_, Shared>, target: u64) {
+    fn wait_for<'a>(
+        &'a self,
+        mut shared: MutexGuard<'a, Shared>,
+        target: u64,
+    ) -> MutexGuard<'a, Shared> {
         if shared.applied < target && shared.wanted < target {
             shared.wanted = target;
             self.changed.notify_all();
         }
-        while shared.applied < target && !shared.stopping && !shared.dead {
+        while shared.applied < target && shared.is_working() {
             shared = self
                 .changed
                 .wait(shared)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        shared
     }
 
     /// Returns the arrival up to which everything is applied.
@@ -189,6 +202,8 @@ impl Applier {
                 Step::Read(after, until) => read_and_apply(inner, after, until),
                 Step::Rescan(keys) => {
                     rescan(inner, &keys);
+                    self.shared().is_rescanning = false;
+                    self.changed.notify_all();
                     continue;
                 }
             };
@@ -240,6 +255,7 @@ impl Applier {
                     return Step::Read(shared.applied, shared.durable);
                 }
                 None if !shared.rescans.is_empty() => {
+                    shared.is_rescanning = true;
                     return Step::Rescan(std::mem::take(&mut shared.rescans));
                 }
                 None => {
@@ -258,6 +274,10 @@ impl Applier {
 }
 
 impl Shared {
+    fn is_working(&self) -> bool {
+        !self.stopping && !self.dead
+    }
+
     /// Returns how much longer items may gather, if they may.
     fn gathering(&self) -> Option<Duration> {
         let pending = self.durable.saturating_sub(self.applied);
@@ -417,18 +437,23 @@ fn open_row(inner: &Inner, row: &Row) -> Option<Opened> {
 
 impl Inner {
     fn open_all_with_body(&self, body: &Hash) -> Vec<Opened> {
-        let mut opened = Vec::new();
+        let rows = self.rows_with_body(body);
+        rows.iter().filter_map(|row| open_row(self, row)).collect()
+    }
+
+    /// Returns the fragments whose body this is; there is hardly ever more than one.
+    pub(super) fn rows_with_body(&self, body: &Hash) -> Vec<Row> {
+        let mut found = Vec::new();
         let mut after = 0;
         loop {
             let rows = self.index.after(after, BATCH);
             let Some(last) = rows.last() else {
-                return opened;
+                return found;
             };
             after = last.arrival;
-            let wanting = rows.iter().filter(|row| {
+            found.extend(rows.into_iter().filter(|row| {
                 matches!(&row.kind, RowKind::Fragment { blob: Some(blob), .. } if blob == body)
-            });
-            opened.extend(wanting.filter_map(|row| open_row(self, row)));
+            }));
         }
     }
 }

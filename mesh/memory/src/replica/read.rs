@@ -112,6 +112,17 @@ impl Inner {
     }
 
     fn watch_event(&self, wanted: Option<SpaceId>, row: &Row) -> Option<WatchEvent> {
+        if row.kind == RowKind::Body {
+            // Nobody could be told when the fragment came: its memory was not readable then.
+            let of_body = self.rows_with_body(&row.id);
+            let event = of_body
+                .iter()
+                .find_map(|row| self.watch_event(wanted, row))?;
+            return Some(WatchEvent {
+                arrival: row.arrival,
+                ..event
+            });
+        }
         let RowKind::Fragment { space, own, .. } = &row.kind else {
             return None;
         };

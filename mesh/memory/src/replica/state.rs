@@ -247,6 +247,7 @@ impl Inner {
                     };
                     self.index.insert(row);
                     let fragments = state.wanted.remove(body).unwrap_or_default();
+                    events.push(Event::BodyStored(*body));
                     works.push((arrival, Work::Body(fragments.into_iter().collect())));
                 }
                 Item::Evidence { fragment, other } => {
