@@ -7,7 +7,10 @@
 //! When a batch fails, so does everything queued behind it, because it may build on it, and the
 //! generation goes up: positions that were given out under an earlier one are void.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::{
+    panic::{self, AssertUnwindSafe},
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
+};
 
 use bytes::Bytes;
 use rhizome_identity::{Hash, SignedRecord};
@@ -204,7 +207,12 @@ impl Journal {
         let batch = std::mem::replace(&mut queue.entries, rest);
         drop(queue);
 
-        let outcome = inner.commit(&batch);
+        // A panic in there is a bug of ours; nobody may hang on it, nor build on what it left.
+        let outcome = panic::catch_unwind(AssertUnwindSafe(|| inner.commit(&batch)));
+        let outcome = outcome.unwrap_or_else(|_| {
+            inner.log.refuse_writes();
+            Err(LogError::ReadOnly)
+        });
 
         let mut queue = self.queue();
         queue.is_led = false;

@@ -292,6 +292,14 @@ impl Log {
         Some((head, Bytes::from(bytes).slice(from..)))
     }
 
+    /// Takes no more writes until the log is opened anew.
+    pub(crate) fn refuse_writes(&self) {
+        let mut tail = self.tail();
+        if tail.state == State::Open {
+            tail.state = State::ReadOnly;
+        }
+    }
+
     /// Returns where the next record goes.
     pub(crate) fn place(&self) -> Place {
         let tail = self.tail();
