@@ -5,9 +5,9 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use rhizome_identity::{Invite, InviteError, InviteParams};
+use rhizome_identity::{Invite, InviteError, InviteParams, NodeKey};
 use rhizome_mesh::net::{JoinError, Refusal};
-use support::Node;
+use support::{Node, addr_of, close_code, raw_endpoint, stop_all};
 
 fn parse(invite: &str) -> Invite {
     invite.parse().unwrap()
@@ -36,8 +36,7 @@ async fn a_join_tells_mesh_spaces_and_inviter() {
     let own = a.invite(&[space], 1, 60_000);
     let own = a.mesh.join(&parse(&own), "a").await.unwrap_err();
     assert!(matches!(own, JoinError::AlreadyMember { .. }));
-    a.stop().await;
-    b.stop().await;
+    stop_all([a, b]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -64,10 +63,8 @@ async fn one_use_is_one_use_however_many_try_at_once() {
         }
     }
     assert_eq!(a.replica.authority().members().count(), 2);
-    a.stop().await;
-    for node in nodes {
-        node.stop().await;
-    }
+    nodes.push(a);
+    stop_all(nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -85,8 +82,7 @@ async fn a_node_whose_answer_was_lost_is_answered_again() {
     let joined = b.mesh.join(&invite, "b").await.unwrap();
     assert_eq!(joined.spaces, [space]);
     assert_eq!(a.replica.authority().heads(), records, "no second grant");
-    a.stop().await;
-    b.stop().await;
+    stop_all([a, b]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -170,6 +166,38 @@ async fn every_wrong_invite_says_what_is_wrong_with_it() {
     ));
     // None of them used the invite up.
     b.mesh.join(&parse(&text), "b").await.unwrap();
-    a.stop().await;
-    b.stop().await;
+    stop_all([a, b]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_on_the_join_protocol_harms_nobody() {
+    let a = Node::start("a").await;
+    let space = a.found();
+    let stranger = raw_endpoint(&NodeKey::generate()).await;
+    let garbage: [&[u8]; 5] = [
+        b"\x00\x00\x00\x00",
+        b"\xff\xff\xff\xff\xff",
+        b"\x00\x00\x00\x03\x00\xff\xff",
+        b"\x00\x00\x00\x02\x09\x00",
+        b"\x00\x00\x00\x02\x00\x81",
+    ];
+    for bytes in garbage {
+        let connection = stranger
+            .connect(addr_of(&a), b"/rhizome/join/1")
+            .await
+            .unwrap();
+        let (mut send, _recv) = connection.open_bi().await.unwrap();
+        send.write_all(bytes).await.unwrap();
+        assert_eq!(close_code(&connection).await, 3, "{bytes:02x?}");
+    }
+    // Whoever only connects and stays silent takes a slot for ten seconds, not the service.
+    let silent = stranger
+        .connect(addr_of(&a), b"/rhizome/join/1")
+        .await
+        .unwrap();
+    let b = Node::start("b").await;
+    b.join(&a.invite(&[space], 1, 60_000)).await;
+    drop(silent);
+    stranger.close().await;
+    stop_all([a, b]).await;
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rhizome_memory::{Draft, Kind};
 use rhizome_mesh::net::{PeerState, SyncState};
-use support::{Node, PATIENCE, pair, within};
+use support::{Node, PATIENCE, pair, stop_all, within};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_nodes_share_a_space_after_joining_by_string_alone() {
@@ -37,9 +37,7 @@ async fn three_nodes_share_a_space_after_joining_by_string_alone() {
     assert_eq!(holders.len(), 2);
     b.sees(c.id(), PeerState::Connected).await;
     c.sees(b.id(), PeerState::Connected).await;
-    for node in [a, b, c] {
-        node.stop().await;
-    }
+    stop_all([a, b, c]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -82,8 +80,7 @@ async fn a_node_that_was_away_catches_up_and_too_few_replicas_are_named() {
         })
     })
     .await;
-    a.stop().await;
-    b.stop().await;
+    stop_all([a, b]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,8 +105,7 @@ async fn a_body_of_a_mebibyte_arrives_by_blobs_and_passes_on_without_its_author(
     c.sees(b.id(), PeerState::Connected).await;
     a.stop().await;
     c.learns(space, "wombat").await;
-    b.stop().await;
-    c.stop().await;
+    stop_all([b, c]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -125,10 +121,5 @@ async fn a_space_made_later_replicates_to_whom_it_is_granted() {
     c.receives(kept.id).await;
     c.learns(second, "attic").await;
     assert!(!b.replica.holds(&kept.id));
-    within("shutdown", async {
-        a.stop().await;
-        b.stop().await;
-        c.stop().await;
-    })
-    .await;
+    within("shutdown", stop_all([a, b, c])).await;
 }

@@ -5,40 +5,14 @@ mod support;
 
 use std::time::Duration;
 
-use iroh::{Endpoint, EndpointAddr, EndpointId, SecretKey, endpoint::presets};
-use rhizome_identity::{AgentKey, NodeKey};
+use rhizome_identity::{
+    AgentKey, NodeKey, Record, RecordBody, SignedRecord,
+    record::{RECORD_VERSION, Revoke},
+};
 use rhizome_mesh::net::{PathKind, PeerState};
-use support::{Node, pair, within};
+use support::{Node, addr_of, close_code, now_ms, pair, raw_endpoint, stop_all};
 
 const ALPNS: [&[u8]; 3] = [b"/rhizome/libp2p/1", b"/rhizome/sync/1", iroh_blobs::ALPN];
-
-async fn raw_endpoint(key: &NodeKey) -> Endpoint {
-    Endpoint::builder(presets::Minimal)
-        .secret_key(SecretKey::from_bytes(&key.secret_bytes()))
-        .clear_ip_transports()
-        .bind_addr("127.0.0.1:0")
-        .unwrap()
-        .bind()
-        .await
-        .unwrap()
-}
-
-fn addr_of(node: &Node) -> EndpointAddr {
-    let id = EndpointId::from_bytes(node.id().as_bytes()).unwrap();
-    let addrs = node.mesh.local_addrs();
-    addrs
-        .into_iter()
-        .fold(EndpointAddr::new(id), |addr, ip| addr.with_ip_addr(ip))
-}
-
-/// Returns the application code with which a connection was closed.
-async fn close_code(connection: &iroh::endpoint::Connection) -> u64 {
-    let closed = within("the connection was not closed", connection.closed()).await;
-    match closed {
-        iroh::endpoint::ConnectionError::ApplicationClosed(close) => close.error_code.into_inner(),
-        other => panic!("closed otherwise: {other:?}"),
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stranger_gets_in_on_no_protocol() {
@@ -61,8 +35,7 @@ async fn a_stranger_gets_in_on_no_protocol() {
     assert_eq!(a.mesh.peers().len(), 1);
     b.sees(a.id(), PeerState::Connected).await;
     stranger.close().await;
-    a.stop().await;
-    b.stop().await;
+    stop_all([a, b]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -112,8 +85,7 @@ async fn garbage_from_a_member_ends_its_session_and_nothing_else() {
     let published = a.publish(space, "unharmed", "still here").await;
     b.receives(published.id).await;
     rogue.close().await;
-    a.stop().await;
-    b.stop().await;
+    stop_all([a, b]).await;
 }
 
 #[test]
@@ -138,7 +110,7 @@ fn a_node_that_dies_without_a_word_is_gone_with_the_time_it_was_seen() {
         b.sees(a.id(), PeerState::Connected).await;
         b
     });
-    let (id, before) = (b.id(), support::now_ms());
+    let (id, before) = (b.id(), now_ms());
     ours.block_on(async {
         a.sees(id, PeerState::Connected).await;
         let peer = a.mesh.peers().remove(0);
@@ -178,8 +150,7 @@ async fn members_find_each_other_after_their_introducer_has_died() {
     b.sees(c.id(), PeerState::Connected).await;
     let published = c.publish(space, "we go on", "without a").await;
     b.receives(published.id).await;
-    b.stop().await;
-    c.stop().await;
+    stop_all([b, c]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -199,6 +170,40 @@ async fn a_node_starts_without_a_mesh_and_picks_one_up() {
     let b = Node::start_in("b", dir, key, AgentKey::generate()).await;
     b.join(&a.invite(&[space], 1, 60_000)).await;
     a.sees(b.id(), PeerState::Connected).await;
-    a.stop().await;
+    stop_all([a, b]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_revoked_is_disconnected_and_stays_out() {
+    let (a, b, _) = pair().await;
+    let authority = a.replica.authority();
+    let revoke = Record {
+        v: RECORD_VERSION,
+        mesh: authority.mesh().unwrap(),
+        parents: authority.heads().to_vec(),
+        at_ms: now_ms(),
+        body: RecordBody::Revoke(Revoke {
+            subject: b.id().into(),
+            cuts: Vec::new(),
+            reason: "left".to_owned(),
+        }),
+    };
+    let revoke = SignedRecord::sign(a.key.secret(), revoke).unwrap();
+    a.replica.append_records(vec![revoke]).unwrap();
+    assert!(!a.replica.authority().is_member(&b.id()));
+    // b may or may not have heard why.
+    b.mesh_says(|| {
+        let peers = b.mesh.peers();
+        peers.iter().all(|peer| peer.state != PeerState::Connected)
+    })
+    .await;
+    let key = NodeKey::from_seed(*b.key.secret_bytes());
     b.stop().await;
+    let old = raw_endpoint(&key).await;
+    if let Ok(connection) = old.connect(addr_of(&a), b"/rhizome/sync/1").await {
+        assert_eq!(close_code(&connection).await, 1);
+    }
+    assert!(a.mesh.peers().is_empty());
+    old.close().await;
+    a.stop().await;
 }

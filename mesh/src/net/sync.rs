@@ -8,7 +8,7 @@
 mod session;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -26,7 +26,7 @@ use rhizome_identity::{Hash, NodeId};
 use rhizome_memory::{IdSet, Lane, Replica};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{debug, trace};
+use tracing::{debug, error, trace};
 
 use crate::{
     net::{
@@ -228,13 +228,9 @@ impl Sync {
         let (admitted_in, mut admitted) = mpsc::channel(2);
         let worker = tokio::spawn(admit_all(shared.replica.clone(), admit_queue, admitted_in));
         let mut inbox = task.inbox;
-        let mut core = Box::new(Core {
-            replication: Replication::new(shared.replica.node(), seed, Config::default()),
-            held: Held(shared.replica.clone()),
-            started: Instant::now(),
-            current: BTreeMap::new(),
-        });
-        let mut backlog = std::collections::VecDeque::new();
+        let mut core = Core::new(&shared.replica, seed);
+        let mut backlog = VecDeque::new();
+        let mut restarts = 0;
         loop {
             let mut turn = Vec::new();
             let deadline = core.deadline();
@@ -261,12 +257,26 @@ impl Sync {
                 let outputs = core.turn(turn);
                 (core, outputs)
             });
-            let Ok((back, outputs)) = ran.await else {
-                // A panic in the core is our bug; without a core there is no sync to go on with.
-                tracing::error!("the reconciliation core failed; sync has stopped");
-                break;
+            let outputs = match ran.await {
+                Ok((back, outputs)) => {
+                    core = back;
+                    outputs
+                }
+                Err(failed) if failed.is_panic() => {
+                    // Our bug, whoever provoked it. A core holds nothing that reconciliation
+                    // does not find again, so a fresh one and fresh sessions carry on.
+                    error!("the reconciliation core failed; all sessions start anew");
+                    restarts += 1;
+                    core = Core::new(&shared.replica, seed.wrapping_add(restarts));
+                    backlog.clear();
+                    for handle in self.sessions().values() {
+                        Close::Done.apply(&handle.connection);
+                    }
+                    continue;
+                }
+                // The runtime is going down.
+                Err(_) => break,
             };
-            core = back;
             for output in outputs {
                 self.carry_out(output, &mut backlog);
             }
@@ -278,7 +288,7 @@ impl Sync {
         }
     }
 
-    fn carry_out(&self, output: Output, backlog: &mut std::collections::VecDeque<Batch>) {
+    fn carry_out(&self, output: Output, backlog: &mut VecDeque<Batch>) {
         match output {
             Output::Send { to, frame } => self.send(&to, kind::RECONCILE, frame),
             Output::Admit {
@@ -359,6 +369,15 @@ enum Turn {
 }
 
 impl Core {
+    fn new(replica: &Replica, seed: u64) -> Box<Self> {
+        Box::new(Self {
+            replication: Replication::new(replica.node(), seed, Config::default()),
+            held: Held(replica.clone()),
+            started: Instant::now(),
+            current: BTreeMap::new(),
+        })
+    }
+
     fn now(&self) -> Duration {
         self.started.elapsed()
     }

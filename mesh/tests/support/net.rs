@@ -10,6 +10,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use iroh::{Endpoint, EndpointAddr, EndpointId, SecretKey, endpoint::presets};
 use rhizome_identity::{
     AgentKey, Hash, Invite, InviteEndpoint, InviteParams, NodeId, NodeKey, Role, RootKey, SpaceId,
     issue,
@@ -263,6 +264,11 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
     }
 }
 
+/// Stops nodes side by side, as each takes its leave of the others.
+pub(crate) async fn stop_all(nodes: impl IntoIterator<Item = Node>) {
+    futures::future::join_all(nodes.into_iter().map(Node::stop)).await;
+}
+
 /// A founder and a joiner with one space, both connected.
 pub(crate) async fn pair() -> (Node, Node, SpaceId) {
     let a = Node::start("a").await;
@@ -280,4 +286,34 @@ pub(crate) fn log() {
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_test_writer()
         .try_init();
+}
+
+/// Returns an endpoint that speaks no protocol of ours by itself.
+pub(crate) async fn raw_endpoint(key: &NodeKey) -> Endpoint {
+    Endpoint::builder(presets::Minimal)
+        .secret_key(SecretKey::from_bytes(&key.secret_bytes()))
+        .clear_ip_transports()
+        .bind_addr("127.0.0.1:0")
+        .unwrap()
+        .bind()
+        .await
+        .unwrap()
+}
+
+/// Returns where a node is dialled.
+pub(crate) fn addr_of(node: &Node) -> EndpointAddr {
+    let id = EndpointId::from_bytes(node.id().as_bytes()).unwrap();
+    let addrs = node.mesh.local_addrs();
+    addrs
+        .into_iter()
+        .fold(EndpointAddr::new(id), |addr, ip| addr.with_ip_addr(ip))
+}
+
+/// Returns the application code with which a connection was closed.
+pub(crate) async fn close_code(connection: &iroh::endpoint::Connection) -> u64 {
+    let closed = within("the connection was not closed", connection.closed()).await;
+    match closed {
+        iroh::endpoint::ConnectionError::ApplicationClosed(close) => close.error_code.into_inner(),
+        other => panic!("closed otherwise: {other:?}"),
+    }
 }
