@@ -504,13 +504,15 @@ impl Holdings for Held {
     }
 }
 
-/// Returns every item of `lane`, in the order of their ids; blocks on the disk.
+/// Returns every item of `lane`, what others build on first; blocks on the disk.
 pub(crate) fn all_items(replica: &Replica, lane: Lane) -> Vec<Bytes> {
-    let ids: Vec<Hash> = {
+    let mut ids: Vec<Hash> = {
         let set = replica.id_set(lane);
         let set = set.read().unwrap_or_else(PoisonError::into_inner);
         set.iter().copied().collect()
     };
+    // Whoever takes them in keeps only so many that wait for a parent.
+    ids.sort_by_cached_key(|id| replica.arrival(lane, id));
     replica.wires(lane, &ids, usize::MAX)
 }
 

@@ -210,7 +210,7 @@ async fn take_in(
     let (replica, mesh) = (replica.clone(), invite.mesh);
     let taken = tokio::task::spawn_blocking(move || {
         // On a log of their own first: a false inviter must leave nothing behind.
-        let mut log = RecordLog::default();
+        let mut log = RecordLog::for_mesh(mesh);
         for bytes in &records {
             let record = SignedRecord::parse(bytes).map_err(|error| bad(error.to_string()))?;
             log.insert(record).map_err(|error| bad(error.to_string()))?;
