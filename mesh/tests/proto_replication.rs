@@ -24,6 +24,8 @@ fn node(n: u8) -> NodeId {
 struct Shelf {
     sets: BTreeMap<Lane, IdSet>,
     items: BTreeMap<Hash, Bytes>,
+    /// Peers that may not have the space.
+    barred: BTreeSet<NodeId>,
 }
 
 impl Shelf {
@@ -53,6 +55,10 @@ impl Holdings for Shelf {
     fn items(&self, _: Lane, ids: &[Hash], max_bytes: usize) -> Vec<Bytes> {
         let items = ids.iter().filter_map(|id| self.items.get(id).cloned());
         items.filter(|item| item.len() <= max_bytes).collect()
+    }
+
+    fn may_sync(&self, peer: &NodeId, lane: Lane) -> bool {
+        lane == Lane::Authority || !self.barred.contains(peer)
     }
 }
 
@@ -237,6 +243,30 @@ fn a_lane_that_only_one_side_holds_stays_there() {
     room.nodes[1].2.sets.insert(SPACE, IdSet::new());
     room.input(1, Input::LanesChanged);
     room.run(Duration::from_secs(5));
+    assert!(room.same(SPACE));
+}
+
+#[test]
+fn a_grant_opens_a_space_to_a_connected_peer() {
+    let mut room = Room::new([BOTH, BOTH]);
+    room.nodes[0].2.barred.insert(node(2));
+    room.nodes[0].2.put(SPACE, item("for members", 0));
+    room.connect();
+    room.run(Duration::from_secs(60));
+    assert!(room.order.is_empty(), "not a member yet");
+    room.nodes[0].2.barred.clear();
+    let grant = item("grant", 0);
+    let id = Hash::of(&grant);
+    room.nodes[0].2.put(Lane::Authority, grant);
+    room.input(
+        0,
+        Input::Stored {
+            lane: Lane::Authority,
+            id,
+            own: true,
+        },
+    );
+    room.run(Duration::from_secs(3));
     assert!(room.same(SPACE));
 }
 

@@ -289,7 +289,10 @@ impl Replication {
                 if self.next_round.is_none() {
                     self.next_round = Some(now + self.next_wait());
                 }
-                self.with_peer(now, peer, &mut out, |peer, cx| peer.drive(cx, held));
+                self.with_peer(now, peer, &mut out, |peer, cx| {
+                    peer.share(cx, held);
+                    peer.drive(cx, held);
+                });
             }
             Input::PeerDown(peer) => {
                 self.peers.remove(&peer);
@@ -391,13 +394,13 @@ impl Replication {
             .filter_map(space)
             .take(frame::MAX_SPACES)
             .collect();
-        if spaces == self.node.spaces {
-            return;
+        if spaces != self.node.spaces {
+            self.node.named.extend(&spaces);
+            self.node.spaces = spaces;
         }
-        self.node.named.extend(&spaces);
-        self.node.spaces = spaces;
+        // Even with the same spaces, a grant may have entitled a peer to one of them.
         self.with_all(now, out, |peer, cx| {
-            peer.greet_again(cx);
+            peer.share(cx, held);
             peer.drive(cx, held);
         });
     }

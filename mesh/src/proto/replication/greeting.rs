@@ -21,7 +21,10 @@ const LAST_REPEAT: Mono = Mono::from_secs(30);
 pub(super) struct Greeting {
     /// The peer's instance and the number of its last hello.
     seen: Option<(u64, u32)>,
-    spaces: BTreeSet<SpaceId>,
+    /// The spaces the peer says it holds.
+    claimed: BTreeSet<SpaceId>,
+    /// The spaces we tell it that we hold: those it is entitled to.
+    offered: BTreeSet<SpaceId>,
     /// The number of our last hello.
     number: u32,
     /// Whether the peer knows our last hello.
@@ -34,7 +37,8 @@ impl Greeting {
     pub(super) fn new(now: Mono) -> Self {
         Self {
             seen: None,
-            spaces: BTreeSet::new(),
+            claimed: BTreeSet::new(),
+            offered: BTreeSet::new(),
             number: 1,
             heard: false,
             repeats: 0,
@@ -53,7 +57,7 @@ impl Greeting {
 
 impl Peer {
     /// Sends a hello if one is due.
-    pub(super) fn greet(&mut self, cx: &mut Context<'_>, held: &impl Holdings) {
+    pub(super) fn greet(&mut self, cx: &mut Context<'_>) {
         let greeting = &mut self.greeting;
         if greeting.next.is_none_or(|at| at > cx.now) {
             return;
@@ -61,27 +65,33 @@ impl Peer {
         let wait = (FIRST_REPEAT * 2_u32.pow(greeting.repeats.min(8))).min(LAST_REPEAT);
         greeting.repeats += 1;
         greeting.next = (!greeting.heard).then(|| cx.now + cx.node.rng.jitter(wait));
-        let entitled = |space: &&SpaceId| held.may_sync(&cx.peer, Lane::Space(**space));
         let hello = Hello {
             version: VERSION,
             oldest: OLDEST_VERSION,
             instance: cx.node.instance,
             number: greeting.number,
             heard: greeting.seen.map_or(0, |(_, number)| number),
-            spaces: cx.node.spaces.iter().filter(entitled).copied().collect(),
+            spaces: greeting.offered.iter().copied().collect(),
         };
         cx.send(&Frame::Hello(hello));
     }
 
-    /// Tells the peer that our spaces changed.
-    pub(super) fn greet_again(&mut self, cx: &mut Context<'_>) {
+    /// Works out anew which spaces the peer may share, after our spaces or the authority changed;
+    /// tells it if that is other than what it was told.
+    pub(super) fn share(&mut self, cx: &mut Context<'_>, held: &impl Holdings) {
+        let entitled = |space: &&SpaceId| held.may_sync(&cx.peer, Lane::Space(**space));
+        let offered = cx.node.spaces.iter().filter(entitled).copied().collect();
         let greeting = &mut self.greeting;
-        greeting.number += 1;
-        greeting.heard = false;
-        greeting.repeats = 0;
-        greeting.next = Some(cx.now);
+        if greeting.offered != offered {
+            greeting.offered = offered;
+            greeting.number += 1;
+            greeting.heard = false;
+            greeting.repeats = 0;
+            greeting.next = Some(cx.now);
+        }
         if greeting.is_greeted() {
-            self.share_lanes(cx);
+            let common = &greeting.claimed & &greeting.offered;
+            self.set_lanes(cx, &common);
         }
     }
 
@@ -98,16 +108,14 @@ impl Peer {
                 // The peer restarted without our noticing: what was under way is void.
                 let mut afresh = Self::new(cx.now, &mut cx.node.rng);
                 afresh.greeting.number = self.greeting.number;
+                afresh.greeting.offered = std::mem::take(&mut self.greeting.offered);
                 *self = afresh;
             }
             _ => {}
         }
         let greeting = &mut self.greeting;
         greeting.seen = Some((hello.instance, hello.number));
-        greeting.spaces = hello.spaces.into_iter().collect();
-        greeting
-            .spaces
-            .retain(|space| held.may_sync(&cx.peer, Lane::Space(*space)));
+        greeting.claimed = hello.spaces.into_iter().collect();
         greeting.heard = hello.heard == greeting.number;
         if greeting.heard {
             greeting.next = None;
@@ -116,11 +124,6 @@ impl Peer {
             // It does not know us, or not our last hello: tell it, and that we know it.
             greeting.next = Some(cx.now);
         }
-        self.share_lanes(cx);
-    }
-
-    fn share_lanes(&mut self, cx: &mut Context<'_>) {
-        let common = &self.greeting.spaces & &cx.node.spaces;
-        self.set_lanes(cx, &common);
+        self.share(cx, held);
     }
 }

@@ -162,7 +162,7 @@ impl Peer {
         if self.banned {
             return;
         }
-        self.greet(cx, held);
+        self.greet(cx);
         if !self.greeting.is_greeted() {
             return;
         }
