@@ -1,7 +1,7 @@
 //! Working contexts: checkpoint, resume, list.
 use axum::http::StatusCode;
 use rhizome_identity::Authority;
-use rhizome_memory::{CheckpointRequest, ContextPatch, ContextState, Note};
+use rhizome_memory::{SandboxRef, CheckpointRequest, ContextPatch, ContextState, Note};
 
 use super::{
     caller::Caller,
@@ -14,7 +14,7 @@ use crate::{
         SCHEMA,
         context::{
             CheckpointBody, Context, ContextParams, ContextSummary, Contexts, ContextsParams,
-            Entry, Line, SandboxRef, Verification, VerifiedFragment,
+            Entry, Line, Verification, VerifiedFragment, WorkedIn,
         },
         memory::Published,
     },
@@ -176,7 +176,12 @@ fn context_of(authority: &Authority, state: ContextState) -> Context {
         ),
         next: entries(names, state.next, line),
         artifacts: entries(names, state.artifacts, |value| value),
-        sandbox: entries(names, state.sandbox, |value| value).pop(),
+        sandbox: entries(names, state.sandbox, |value| WorkedIn {
+            id: value.id,
+            image: value.image,
+            snapshot: value.snapshot,
+        })
+        .pop(),
         verification: None,
     }
 }

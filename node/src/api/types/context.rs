@@ -1,5 +1,5 @@
 //! Working contexts: checkpoint, resume, list.
-pub use rhizome_memory::{Artifact, Decision, ErrorEntry, Explored, SandboxRef};
+pub use rhizome_memory::{Artifact, Decision, ErrorEntry, Explored};
 use serde::{Deserialize, Serialize};
 
 use super::{Named, schema};
@@ -131,10 +131,23 @@ pub struct Context {
     pub artifacts: Vec<Entry<Artifact>>,
     /// The sandbox it was last worked on in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<Entry<SandboxRef>>,
+    pub sandbox: Option<Entry<WorkedIn>>,
     /// Signature by signature, what this state rests on; absent if `verify=0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,
+}
+
+/// A sandbox a task was worked on in; the [`Entry`] around it says on which node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkedIn {
+    /// Sandbox id.
+    pub id: String,
+    /// The image it was made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// The snapshot it can be resumed from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
 }
 
 /// The fragments of a context, each read again from disk and checked.

@@ -134,9 +134,8 @@ async fn show(context: &Context, which: Which, verify: bool) -> Result<(), Failu
     section(context, "questions", &working.questions, |entry| entry.what.clone())?;
     section(context, "next", &working.next, |entry| entry.what.clone())?;
     section(context, "artifacts", &working.artifacts, |entry| pair(&entry.name, &entry.reference))?;
-    if let Some(Entry { value, .. }) = &working.sandbox {
+    if let Some(Entry { value, node, .. }) = &working.sandbox {
         let image = value.image.as_deref().unwrap_or("image unknown");
-        let node = value.node.as_deref().unwrap_or("node unknown");
         ui.line(&format!("sandbox: {} ({image}) on {node}", value.id))?;
     }
     if let Some(Verification { total, ok, fragments }) = &working.verification {
