@@ -112,7 +112,9 @@ pub fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
     let result = match runtime {
         Ok(runtime) => {
             let result = runtime.block_on(run(cli));
@@ -138,8 +140,14 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         clap_complete::generate(shell, &mut Cli::command(), "rhizome", &mut script);
         return ui.line(String::from_utf8_lossy(&script).trim_end());
     }
-    let socket = cli.socket.unwrap_or_else(|| daemon::socket_of(cli.data_dir.as_deref()));
-    let context = Context { client: Client::new(socket), ui, data_dir: cli.data_dir };
+    let socket = cli
+        .socket
+        .unwrap_or_else(|| daemon::socket_of(cli.data_dir.as_deref()));
+    let context = Context {
+        client: Client::new(socket),
+        ui,
+        data_dir: cli.data_dir,
+    };
     let context = &context;
     match cli.command {
         Command::Init(args) => mesh::init(context, args).await,

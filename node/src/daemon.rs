@@ -51,6 +51,10 @@ use crate::{
 
 /// How long requests and streams may take to end once the daemon stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+/// What is logged unless `RHIZOME_LOG` says otherwise: what an operator wants to know. The transport
+/// warns about what peers do, which alone is no reason to disturb anyone.
+const DEFAULT_LOG: &str =
+    "warn,rhizome=info,iroh=error,libp2p=error,noq=error,swarm_discovery=error";
 
 /// Runs the daemon on `data_dir` until it is told to stop.
 ///
@@ -228,8 +232,8 @@ fn stop_signal() -> Result<impl Future<Output = &'static str>, StartError> {
 
 fn init_log() {
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("RHIZOME_LOG")
-        .unwrap_or_else(|_| EnvFilter::new("warn,rhizome=info,rhizome_node=info"));
+    let filter =
+        EnvFilter::try_from_env("RHIZOME_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
     // A process that has a subscriber already, such as a test, keeps it.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)

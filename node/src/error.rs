@@ -134,7 +134,11 @@ pub(crate) fn is_disk_full(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         // A failed write fails every request of its group, which therefore share the error.
-        let shared = || error.downcast_ref::<std::sync::Arc<std::io::Error>>().map(|io| &**io);
+        let shared = || {
+            error
+                .downcast_ref::<std::sync::Arc<std::io::Error>>()
+                .map(|io| &**io)
+        };
         if let Some(io) = error.downcast_ref::<std::io::Error>().or_else(shared) {
             use std::io::ErrorKind::{QuotaExceeded, StorageFull};
             if matches!(io.kind(), StorageFull | QuotaExceeded) {

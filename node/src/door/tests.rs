@@ -322,7 +322,10 @@ async fn a_guest_is_nobody_else_and_nowhere_else() {
     assert_eq!(hits["hits"], json!([]));
     let (_, events) = world.ask("GET", "/v1/watch", None).await;
     // All that is left of the body is the end of its chunks.
-    assert!(!events.is_object(), "nothing of another space arrives: {events}");
+    assert!(
+        !events.is_object(),
+        "nothing of another space arrives: {events}"
+    );
     for path in [
         "/v1/status",
         "/v1/peers",
