@@ -14,8 +14,19 @@ struct Node {
 
 impl Node {
     fn start(name: &str) -> Self {
-        let node = Self { dir: tempfile::tempdir().unwrap() };
-        let up = ["up", "--detach", "--no-sandboxes", "--no-mdns", "--bind", "127.0.0.1:0", "--name", name];
+        let node = Self {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        let up = [
+            "up",
+            "--detach",
+            "--no-sandboxes",
+            "--no-mdns",
+            "--bind",
+            "127.0.0.1:0",
+            "--name",
+            name,
+        ];
         let said = node.ok(&up);
         assert!(said.contains("the daemon runs as process"), "{said}");
         node
@@ -23,8 +34,16 @@ impl Node {
 
     fn run(&self, args: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rhizome"));
-        command.env_remove("RHIZOME_DATA").env_remove("RHIZOME_SOCKET").stdin(Stdio::null());
-        command.arg("--data-dir").arg(self.data()).args(args).output().unwrap()
+        command
+            .env_remove("RHIZOME_DATA")
+            .env_remove("RHIZOME_SOCKET")
+            .stdin(Stdio::null());
+        command
+            .arg("--data-dir")
+            .arg(self.data())
+            .args(args)
+            .output()
+            .unwrap()
     }
 
     fn data(&self) -> PathBuf {
@@ -40,8 +59,10 @@ impl Node {
 
     fn json(&self, args: &[&str]) -> Vec<Value> {
         let text = self.ok(&[args, &["--json"]].concat());
-        let objects: Vec<Value> =
-            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let objects: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
         for object in &objects {
             assert_eq!(object["schema"], 1, "{args:?}: {object}");
         }
@@ -77,47 +98,107 @@ fn a_node_alone_remembers_explains_and_resumes() {
     assert!(before.contains("hint:"), "{before}");
     node.ok(&["init", "--name", "lab", "--space", "findings"]);
     let again = node.refused(&["init"]);
-    assert!(again.contains("hint:") || again.contains("cause:"), "{again}");
+    assert!(
+        again.contains("hint:") || again.contains("cause:"),
+        "{again}"
+    );
 
     let spaces = node.json(&["space", "list"]);
     assert_eq!(spaces[0]["name"], "findings");
     node.ok(&["space", "create", "other"]);
     assert!(node.ok(&["space", "list"]).contains("other"));
     node.ok(&["agent", "create", "mender", "--space", "findings"]);
-    assert!(node.json(&["agent", "list"]).iter().any(|agent| agent["name"] == "mender" && agent["here"] == true));
+    assert!(
+        node.json(&["agent", "list"])
+            .iter()
+            .any(|agent| agent["name"] == "mender" && agent["here"] == true)
+    );
 
-    let publish = ["memory", "publish", "--agent", "mender", "--space", "findings", "--kind", "error"];
-    let rest = ["--title", "connections time out", "--text", "the pool is exhausted", "--tag", "db", "--task", "mend"];
+    let publish = [
+        "memory", "publish", "--agent", "mender", "--space", "findings", "--kind", "error",
+    ];
+    let rest = [
+        "--title",
+        "connections time out",
+        "--text",
+        "the pool is exhausted",
+        "--tag",
+        "db",
+        "--task",
+        "mend",
+    ];
     let published = &node.json(&[&publish[..], &rest].concat())[0];
-    let (id, doc) = (published["id"].as_str().unwrap(), published["doc"].as_str().unwrap());
+    let (id, doc) = (
+        published["id"].as_str().unwrap(),
+        published["doc"].as_str().unwrap(),
+    );
     let hits = node.json(&["memory", "recall", "a", "connection", "timed", "out"]);
     assert_eq!(hits[0]["doc"], doc);
     assert_eq!(hits[0]["author"]["name"], "mender");
     let shown = node.ok(&["memory", "show", doc]);
-    assert!(shown.contains("  | the pool is exhausted") && shown.contains("mender on laptop"), "{shown}");
+    assert!(
+        shown.contains("  | the pool is exhausted") && shown.contains("mender on laptop"),
+        "{shown}"
+    );
     assert_eq!(node.json(&["memory", "list", "--kind", "error"]).len(), 1);
     assert!(node.json(&["memory", "list", "--kind", "fix"]).is_empty());
     let watched = node.json(&["memory", "watch", "--after", "0", "--no-follow"]);
-    assert!(watched.iter().any(|event| event["id"] == id && event["own"] == true));
+    assert!(
+        watched
+            .iter()
+            .any(|event| event["id"] == id && event["own"] == true)
+    );
     let why = node.ok(&["memory", "why", id]);
-    assert!(why.contains("part of the view") && why.contains("genesis"), "{why}");
-    let unknown = node.refused(&["memory", "publish", "--space", "findings", "--kind", "rumour", "--title", "x"]);
+    assert!(
+        why.contains("part of the view") && why.contains("genesis"),
+        "{why}"
+    );
+    let unknown = node.refused(&[
+        "memory", "publish", "--space", "findings", "--kind", "rumour", "--title", "x",
+    ]);
     assert!(unknown.contains("rumour"), "{unknown}");
 
-    let checkpoint = ["context", "checkpoint", "--agent", "mender", "--space", "findings", "--task", "mend"];
-    let patch = ["--goal", "tests pass", "--explored", "raise the timeout => no help", "--error", "times out => close connections", "--next", "run the suite"];
+    let checkpoint = [
+        "context",
+        "checkpoint",
+        "--agent",
+        "mender",
+        "--space",
+        "findings",
+        "--task",
+        "mend",
+    ];
+    let patch = [
+        "--goal",
+        "tests pass",
+        "--explored",
+        "raise the timeout => no help",
+        "--error",
+        "times out => close connections",
+        "--next",
+        "run the suite",
+    ];
     node.ok(&[&checkpoint[..], &patch].concat());
     let resumed = &node.json(&["context", "resume", "--space", "findings", "--task", "mend"])[0];
     assert_eq!(resumed["goal"], "tests pass");
     assert_eq!(resumed["explored"][0]["result"], "no help");
     assert_eq!(resumed["errors"][0]["fix"], "close connections");
     assert_eq!(resumed["next"][0]["what"], "run the suite");
-    assert_eq!(resumed["verification"]["ok"], resumed["verification"]["total"]);
-    assert!(node.ok(&["context", "show", "--space", "findings", "--task", "mend"]).contains("raise the timeout => no help"));
+    assert_eq!(
+        resumed["verification"]["ok"],
+        resumed["verification"]["total"]
+    );
+    assert!(
+        node.ok(&["context", "show", "--space", "findings", "--task", "mend"])
+            .contains("raise the timeout => no help")
+    );
     assert_eq!(node.json(&["context", "list"])[0]["task"], "mend");
 
     let status = node.ok(&["status"]);
-    assert!(status.contains("mesh: lab") && status.contains("space findings: "), "{status}");
+    assert!(
+        status.contains("mesh: lab") && status.contains("space findings: "),
+        "{status}"
+    );
     let second = Command::new(env!("CARGO_BIN_EXE_rhizome"))
         .arg("--data-dir")
         .arg(node.data())
@@ -126,12 +207,25 @@ fn a_node_alone_remembers_explains_and_resumes() {
         .unwrap();
     assert_eq!(second.status.code(), Some(1));
     let stderr = String::from_utf8(second.stderr).unwrap();
-    assert!(stderr.contains("belongs to a running daemon") && stderr.contains("hint: "), "{stderr}");
+    assert!(
+        stderr.contains("belongs to a running daemon") && stderr.contains("hint: "),
+        "{stderr}"
+    );
 
     node.ok(&["down"]);
     assert_eq!(node.run(&["status"]).status.code(), Some(3));
-    node.ok(&["up", "--detach", "--no-sandboxes", "--no-mdns", "--bind", "127.0.0.1:0"]);
-    assert_eq!(node.json(&["memory", "recall", "connection timed out"])[0]["doc"], doc);
+    node.ok(&[
+        "up",
+        "--detach",
+        "--no-sandboxes",
+        "--no-mdns",
+        "--bind",
+        "127.0.0.1:0",
+    ]);
+    assert_eq!(
+        node.json(&["memory", "recall", "connection timed out"])[0]["doc"],
+        doc
+    );
 }
 
 #[test]
@@ -151,7 +245,10 @@ fn nodes_join_by_one_string_and_bad_strings_say_what_is_wrong() {
     let short = &laptop.json(&["invite", "create", "--space", "findings", "--expires", "1s"])[0];
     let short = short["invite"].as_str().unwrap().to_owned();
     laptop.wait("the invite expires", |laptop| {
-        laptop.json(&["invite", "list"]).iter().any(|invite| invite["state"] == "expired")
+        laptop
+            .json(&["invite", "list"])
+            .iter()
+            .any(|invite| invite["state"] == "expired")
     });
     assert!(cloud.refused(&["join", &short]).contains("expired"));
 
@@ -159,17 +256,39 @@ fn nodes_join_by_one_string_and_bad_strings_say_what_is_wrong() {
     assert!(joined.contains("joined the mesh lab as writer"), "{joined}");
     let third = Node::start("edge");
     let spent = third.refused(&["join", invite]);
-    assert!(spent.contains("spent") || spent.contains("used up"), "{spent}");
+    assert!(
+        spent.contains("spent") || spent.contains("used up"),
+        "{spent}"
+    );
     assert!(laptop.ok(&["invite", "list"]).contains("spent"));
 
-    let publish = ["memory", "publish", "--kind", "fact", "--title", "cmake 3.28 is needed", "--replicas", "1"];
+    let publish = [
+        "memory",
+        "publish",
+        "--kind",
+        "fact",
+        "--title",
+        "cmake 3.28 is needed",
+        "--replicas",
+        "1",
+    ];
     laptop.ok(&publish);
-    assert_eq!(cloud.json(&["memory", "recall", "which cmake"])[0]["node"]["name"], "laptop");
+    assert_eq!(
+        cloud.json(&["memory", "recall", "which cmake"])[0]["node"]["name"],
+        "laptop"
+    );
     cloud.wait("the peer is seen", |cloud| {
-        cloud.json(&["peers"]).iter().any(|peer| peer["name"] == "laptop" && peer["state"] == "connected" && peer["path"]["kind"] == "direct")
+        cloud.json(&["peers"]).iter().any(|peer| {
+            peer["name"] == "laptop"
+                && peer["state"] == "connected"
+                && peer["path"]["kind"] == "direct"
+        })
     });
     let table = cloud.ok(&["peers"]);
-    assert!(table.contains("NAME") && table.contains("laptop") && table.contains("this node"), "{table}");
+    assert!(
+        table.contains("NAME") && table.contains("laptop") && table.contains("this node"),
+        "{table}"
+    );
 
     let drawn = laptop.ok(&["invite", "create", "--qr"]);
     assert!(drawn.lines().count() > 20 && drawn.contains('█'), "{drawn}");
@@ -179,6 +298,8 @@ fn nodes_join_by_one_string_and_bad_strings_say_what_is_wrong() {
     let unreachable = third.refused(&["join", &offline]);
     assert!(unreachable.contains("hint:"), "{unreachable}");
     cloud.wait("cloud sees that laptop is gone", |cloud| {
-        cloud.json(&["peers"]).iter().any(|peer| peer["name"] == "laptop" && peer["state"] == "gone" && peer["since_ms"].is_u64())
+        cloud.json(&["peers"]).iter().any(|peer| {
+            peer["name"] == "laptop" && peer["state"] == "gone" && peer["since_ms"].is_u64()
+        })
     });
 }

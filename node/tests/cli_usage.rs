@@ -5,7 +5,9 @@ use std::process::{Command, Output};
 fn rhizome(args: &[&str]) -> Output {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_rhizome"));
-    command.env_remove("RHIZOME_SOCKET").env("RHIZOME_DATA", dir.path());
+    command
+        .env_remove("RHIZOME_SOCKET")
+        .env("RHIZOME_DATA", dir.path());
     command.args(args).output().unwrap()
 }
 
@@ -15,12 +17,23 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn without_a_daemon_the_error_says_how_to_start_one() {
-    for args in [&["status"][..], &["peers"], &["memory", "recall", "x"], &["sandbox", "list", "--json"]] {
+    for args in [
+        &["status"][..],
+        &["peers"],
+        &["memory", "recall", "x"],
+        &["sandbox", "list", "--json"],
+    ] {
         let output = rhizome(args);
         assert_eq!(output.status.code(), Some(3), "{args:?}");
         let stderr = text(&output.stderr);
-        assert!(stderr.starts_with("error: cannot reach the daemon at `"), "{stderr}");
-        assert!(stderr.contains("  cause: ") && stderr.contains("   hint: start it with `rhizome up`"), "{stderr}");
+        assert!(
+            stderr.starts_with("error: cannot reach the daemon at `"),
+            "{stderr}"
+        );
+        assert!(
+            stderr.contains("  cause: ") && stderr.contains("   hint: start it with `rhizome up`"),
+            "{stderr}"
+        );
         assert!(output.stdout.is_empty(), "{args:?}");
     }
 }
@@ -34,18 +47,43 @@ fn wrong_usage_ends_with_two() {
         &["memory", "publish", "--kind", "fact"],
         &["sandbox", "exec", "bench"],
         &["invite", "create", "--expires", "soon"],
-        &["memory", "publish", "--kind", "fact", "--title", "x", "--field", "no-equals"],
+        &[
+            "memory",
+            "publish",
+            "--kind",
+            "fact",
+            "--title",
+            "x",
+            "--field",
+            "no-equals",
+        ],
         &["sandbox", "cp", "here", "there"],
     ] {
         let output = rhizome(args);
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stderr));
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{args:?}: {}",
+            text(&output.stderr)
+        );
     }
 }
 
 #[test]
 fn every_command_has_help_that_prints_to_stdout() {
-    let nouns = ["invite", "space", "agent", "memory", "context", "sandbox", "image"];
-    let verbs = ["init", "up", "down", "status", "doctor", "join", "peers", "completions"];
+    let nouns = [
+        "invite", "space", "agent", "memory", "context", "sandbox", "image",
+    ];
+    let verbs = [
+        "init",
+        "up",
+        "down",
+        "status",
+        "doctor",
+        "join",
+        "peers",
+        "completions",
+    ];
     for word in nouns.into_iter().chain(verbs) {
         let output = rhizome(&[word, "--help"]);
         assert_eq!(output.status.code(), Some(0), "{word}");
@@ -64,13 +102,19 @@ fn completions_name_the_verbs() {
         let output = rhizome(&["completions", shell]);
         assert_eq!(output.status.code(), Some(0), "{shell}");
         let script = text(&output.stdout);
-        assert!(script.contains("checkpoint") && script.contains("rhizome"), "{shell}");
+        assert!(
+            script.contains("checkpoint") && script.contains("rhizome"),
+            "{shell}"
+        );
     }
 }
 
 #[test]
 fn a_closed_pipe_ends_quietly() {
-    let script = format!("'{}' completions bash | head -n 1", env!("CARGO_BIN_EXE_rhizome"));
+    let script = format!(
+        "'{}' completions bash | head -n 1",
+        env!("CARGO_BIN_EXE_rhizome")
+    );
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();
     assert!(output.status.success());
     assert!(output.stderr.is_empty(), "{}", text(&output.stderr));

@@ -50,7 +50,8 @@ impl Client {
 
     /// Asks for `path` and returns the answer.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        self.answer(self.send(Method::GET, path, empty(), None).await?).await
+        self.answer(self.send(Method::GET, path, empty(), None).await?)
+            .await
     }
 
     /// Sends `body` to `path` and returns the answer.
@@ -64,12 +65,14 @@ impl Client {
 
     /// Makes what `path` names.
     pub(crate) async fn put<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        self.answer(self.send(Method::PUT, path, empty(), None).await?).await
+        self.answer(self.send(Method::PUT, path, empty(), None).await?)
+            .await
     }
 
     /// Deletes what `path` names.
     pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        self.answer(self.send(Method::DELETE, path, empty(), None).await?).await
+        self.answer(self.send(Method::DELETE, path, empty(), None).await?)
+            .await
     }
 
     /// Asks for `path` and returns its lines of JSON as they come.
@@ -105,7 +108,8 @@ impl Client {
     ) -> Result<T, Failure> {
         let frames = ReaderStream::new(reader).map_ok(Frame::data);
         let body = BodyExt::boxed(StreamBody::new(frames));
-        self.answer(self.send(Method::PUT, path, body, None).await?).await
+        self.answer(self.send(Method::PUT, path, body, None).await?)
+            .await
     }
 
     /// Sends `body` to `path` and takes over the connection for `protocol`.
@@ -116,12 +120,16 @@ impl Client {
         body: &impl Serialize,
     ) -> Result<TokioIo<hyper::upgrade::Upgraded>, Failure> {
         let body = serde_json::to_vec(body).expect("request types have string keys");
-        let response = self.send(Method::POST, path, full(body), Some(protocol)).await?;
+        let response = self
+            .send(Method::POST, path, full(body), Some(protocol))
+            .await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(self.refused(response).await);
         }
         let upgraded = hyper::upgrade::on(response).await;
-        upgraded.map(TokioIo::new).map_err(|source| self.broken(source))
+        upgraded
+            .map(TokioIo::new)
+            .map_err(|source| self.broken(source))
     }
 
     async fn post_raw(
@@ -140,9 +148,13 @@ impl Client {
         body: Body,
         upgrade: Option<&str>,
     ) -> Result<Response<Incoming>, Failure> {
-        let stream = UnixStream::connect(&self.socket).await.map_err(|source| {
-            Failure::Unreachable { socket: self.socket.clone(), source }
-        })?;
+        let stream =
+            UnixStream::connect(&self.socket)
+                .await
+                .map_err(|source| Failure::Unreachable {
+                    socket: self.socket.clone(),
+                    source,
+                })?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|source| self.broken(source))?;
         tokio::spawn(connection.with_upgrades());
@@ -152,10 +164,17 @@ impl Client {
             .header(header::HOST, "rhizome")
             .header(header::CONTENT_TYPE, "application/json");
         if let Some(protocol) = upgrade {
-            request = request.header(header::CONNECTION, "upgrade").header(header::UPGRADE, protocol);
+            request = request
+                .header(header::CONNECTION, "upgrade")
+                .header(header::UPGRADE, protocol);
         }
-        let request = request.body(body).expect("paths are built from encoded parts");
-        sender.send_request(request).await.map_err(|source| self.broken(source))
+        let request = request
+            .body(body)
+            .expect("paths are built from encoded parts");
+        sender
+            .send_request(request)
+            .await
+            .map_err(|source| self.broken(source))
     }
 
     async fn answer<T: DeserializeOwned>(
@@ -164,8 +183,12 @@ impl Client {
     ) -> Result<T, Failure> {
         let response = self.accepted(response).await?;
         let body = http_body_util::Limited::new(response.into_body(), MAX_ANSWER_BYTES);
-        let bytes = body.collect().await.map_err(|error| Failure::Protocol(error.to_string()))?;
-        serde_json::from_slice(&bytes.to_bytes()).map_err(|error| Failure::Protocol(error.to_string()))
+        let bytes = body
+            .collect()
+            .await
+            .map_err(|error| Failure::Protocol(error.to_string()))?;
+        serde_json::from_slice(&bytes.to_bytes())
+            .map_err(|error| Failure::Protocol(error.to_string()))
     }
 
     async fn accepted(&self, response: Response<Incoming>) -> Result<Response<Incoming>, Failure> {
@@ -185,7 +208,10 @@ impl Client {
     }
 
     fn broken(&self, source: hyper::Error) -> Failure {
-        Failure::Broken { socket: self.socket.clone(), source }
+        Failure::Broken {
+            socket: self.socket.clone(),
+            source,
+        }
     }
 }
 
@@ -204,9 +230,17 @@ pub(crate) fn encode(part: &str) -> String {
 
 /// Returns `path` with those of `parameters` that have a value.
 pub(crate) fn with_query(path: &str, parameters: &[(&str, Option<String>)]) -> String {
-    let given = parameters.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
-    let query: Vec<_> = given.map(|(name, value)| format!("{name}={}", encode(value))).collect();
-    if query.is_empty() { path.to_owned() } else { format!("{path}?{}", query.join("&")) }
+    let given = parameters
+        .iter()
+        .filter_map(|(name, value)| Some((name, value.as_ref()?)));
+    let query: Vec<_> = given
+        .map(|(name, value)| format!("{name}={}", encode(value)))
+        .collect();
+    if query.is_empty() {
+        path.to_owned()
+    } else {
+        format!("{path}?{}", query.join("&"))
+    }
 }
 
 fn empty() -> Body {
@@ -214,14 +248,15 @@ fn empty() -> Body {
 }
 
 fn full(bytes: Vec<u8>) -> Body {
-    Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed()
+    Full::new(Bytes::from(bytes))
+        .map_err(|never| match never {})
+        .boxed()
 }
 
 /// Returns the data of a body as a reader.
 pub(crate) fn reader(body: Incoming) -> impl tokio::io::AsyncRead + Unpin {
-    let data = TryStreamExt::map_err(BodyStream::new(body), io::Error::other).try_filter_map(
-        |frame| async move { Ok(frame.into_data().ok()) },
-    );
+    let data = TryStreamExt::map_err(BodyStream::new(body), io::Error::other)
+        .try_filter_map(|frame| async move { Ok(frame.into_data().ok()) });
     StreamReader::new(Box::pin(data))
 }
 
@@ -239,8 +274,15 @@ mod tests {
 
     #[test]
     fn query_parameters_are_encoded_and_absent_ones_left_out() {
-        let query = [("space", Some("a b&c".to_owned())), ("kind", None), ("task", Some("é".to_owned()))];
-        assert_eq!(with_query("/v1/memory", &query), "/v1/memory?space=a%20b%26c&task=%C3%A9");
+        let query = [
+            ("space", Some("a b&c".to_owned())),
+            ("kind", None),
+            ("task", Some("é".to_owned())),
+        ];
+        assert_eq!(
+            with_query("/v1/memory", &query),
+            "/v1/memory?space=a%20b%26c&task=%C3%A9"
+        );
         assert_eq!(with_query("/v1/status", &[]), "/v1/status");
     }
 }

@@ -26,23 +26,42 @@ async fn follow<T: DeserializeOwned>(
     let mut steps = ui.progress();
     while let Some(line) = lines.next().await {
         match serde_json::from_str(&line?) {
-            Ok(ProgressLine::Progress(Progress { step, detail, done, total })) => {
+            Ok(ProgressLine::Progress(Progress {
+                step,
+                detail,
+                done,
+                total,
+            })) => {
                 steps.at(&step, &detail, Some((done, total)));
             }
             Ok(ProgressLine::Done(result)) => return Ok(result),
             Ok(ProgressLine::Failed(error)) => {
-                let crate::api::types::ErrorInfo { code, message, causes, hint } = error;
-                return Err(Failure::Refused { code, message, causes, hint });
+                let crate::api::types::ErrorInfo {
+                    code,
+                    message,
+                    causes,
+                    hint,
+                } = error;
+                return Err(Failure::Refused {
+                    code,
+                    message,
+                    causes,
+                    hint,
+                });
             }
             Err(error) => return Err(Failure::Protocol(error.to_string())),
         }
     }
-    Err(Failure::Protocol("the answer ended before the work did".to_owned()))
+    Err(Failure::Protocol(
+        "the answer ended before the work did".to_owned(),
+    ))
 }
 
 /// Returns unix time in milliseconds, for display alone.
 fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -56,13 +75,19 @@ fn names(named: &[Named], none: &str) -> String {
     if named.is_empty() {
         return none.to_owned();
     }
-    named.iter().map(Named::to_string).collect::<Vec<_>>().join(", ")
+    named
+        .iter()
+        .map(Named::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// Parses a length of time: a number with `s`, `m`, `h` or `d`.
 fn seconds(text: &str) -> Result<u64, String> {
     let expected = || format!("`{text}` is no length of time such as 90s, 30m, 24h or 7d");
-    let split = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
+    let split = text
+        .find(|character: char| !character.is_ascii_digit())
+        .unwrap_or(text.len());
     let number: u64 = text[..split].parse().map_err(|_| expected())?;
     let unit = match &text[split..] {
         "" | "s" => 1,
@@ -83,6 +108,10 @@ mod tests {
         assert_eq!(seconds("90"), Ok(90));
         assert_eq!(seconds("24h"), Ok(86_400));
         assert_eq!(seconds("7d"), Ok(604_800));
-        assert!(seconds("h").is_err() && seconds("5w").is_err() && seconds("99999999999999999999d").is_err());
+        assert!(
+            seconds("h").is_err()
+                && seconds("5w").is_err()
+                && seconds("99999999999999999999d").is_err()
+        );
     }
 }

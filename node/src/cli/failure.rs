@@ -16,16 +16,27 @@ pub(crate) enum Failure {
     Unreachable { socket: PathBuf, source: io::Error },
     /// The connection to the daemon broke.
     #[error("the connection to the daemon at `{}` broke", socket.display())]
-    Broken { socket: PathBuf, source: hyper::Error },
+    Broken {
+        socket: PathBuf,
+        source: hyper::Error,
+    },
     /// The daemon's answer is not what this program understands.
     #[error("the daemon's answer is not understood: {0}")]
     Protocol(String),
     /// The daemon refused.
     #[error("{message}")]
-    Refused { code: String, message: String, causes: Vec<String>, hint: Option<String> },
+    Refused {
+        code: String,
+        message: String,
+        causes: Vec<String>,
+        hint: Option<String>,
+    },
     /// The arguments do not fit together.
     #[error("{message}")]
-    Usage { message: String, hint: Option<String> },
+    Usage {
+        message: String,
+        hint: Option<String>,
+    },
     /// A file of the user's could not be used.
     #[error("cannot use `{}`", path.display())]
     File { path: PathBuf, source: io::Error },
@@ -60,11 +71,26 @@ impl Failure {
     /// Reads the error that the daemon answered with `status`.
     pub(crate) fn from_answer(status: StatusCode, body: &[u8]) -> Self {
         match serde_json::from_slice::<Answer>(body) {
-            Ok(Answer { error: AnswerError { code, message, causes, hint } }) => {
-                Self::Refused { code, message, causes, hint }
-            }
+            Ok(Answer {
+                error:
+                    AnswerError {
+                        code,
+                        message,
+                        causes,
+                        hint,
+                    },
+            }) => Self::Refused {
+                code,
+                message,
+                causes,
+                hint,
+            },
             Err(_) => {
-                let text = String::from_utf8_lossy(body).trim().chars().take(400).collect::<String>();
+                let text = String::from_utf8_lossy(body)
+                    .trim()
+                    .chars()
+                    .take(400)
+                    .collect::<String>();
                 Self::Protocol(format!("{status} {text}"))
             }
         }
@@ -73,24 +99,40 @@ impl Failure {
     /// Reads an error line of an event stream, if `line` is one.
     pub(crate) fn from_line(line: &str) -> Option<Self> {
         let Answer { error } = serde_json::from_str(line).ok()?;
-        let AnswerError { code, message, causes, hint } = error;
-        Some(Self::Refused { code, message, causes, hint })
+        let AnswerError {
+            code,
+            message,
+            causes,
+            hint,
+        } = error;
+        Some(Self::Refused {
+            code,
+            message,
+            causes,
+            hint,
+        })
     }
 
     pub(crate) fn usage(message: impl Into<String>, hint: &str) -> Self {
-        Self::Usage { message: message.into(), hint: Some(hint.to_owned()) }
+        Self::Usage {
+            message: message.into(),
+            hint: Some(hint.to_owned()),
+        }
     }
 
     /// Says how the reader can go on, if there is a way.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
-            Self::Unreachable { .. } => {
-                Some("start it with `rhizome up`, or name its data directory with `--data-dir`".to_owned())
+            Self::Unreachable { .. } => Some(
+                "start it with `rhizome up`, or name its data directory with `--data-dir`"
+                    .to_owned(),
+            ),
+            Self::Broken { .. } => {
+                Some("see whether it still runs with `rhizome status`".to_owned())
             }
-            Self::Broken { .. } => Some("see whether it still runs with `rhizome status`".to_owned()),
-            Self::Protocol(_) => {
-                Some("command and daemon may be of different versions; restart the daemon".to_owned())
-            }
+            Self::Protocol(_) => Some(
+                "command and daemon may be of different versions; restart the daemon".to_owned(),
+            ),
             Self::Refused { hint, .. } | Self::Usage { hint, .. } => hint.clone(),
             Self::Start(error) => error.hint(),
             _ => None,

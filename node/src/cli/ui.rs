@@ -19,7 +19,10 @@ impl Ui {
     /// Returns an output that prints JSON objects if `json` is set, text otherwise.
     pub(crate) fn new(json: bool) -> Self {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Self { json, colour: !json && !plain && io::stdout().is_terminal() }
+        Self {
+            json,
+            colour: !json && !plain && io::stdout().is_terminal(),
+        }
     }
 
     /// Returns whether the user asked for JSON.
@@ -70,18 +73,26 @@ impl Ui {
 
     /// Returns `text` in bold on a terminal.
     pub(crate) fn bold(self, text: &str) -> String {
-        if self.colour { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
+        if self.colour {
+            format!("\x1b[1m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
     }
 
     /// Starts to show the progress of long work on standard error.
     pub(crate) fn progress(self) -> Steps {
         let bar = io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}");
-            let bar = ProgressBar::new_spinner().with_style(style.expect("the template is well formed"));
+            let bar =
+                ProgressBar::new_spinner().with_style(style.expect("the template is well formed"));
             bar.enable_steady_tick(std::time::Duration::from_millis(120));
             bar
         });
-        Steps { bar, last: String::new() }
+        Steps {
+            bar,
+            last: String::new(),
+        }
     }
 }
 
@@ -126,10 +137,15 @@ fn table<const N: usize>(columns: [&str; N], rows: &[[String; N]]) -> Vec<String
         }
     }
     let draw = |cells: &[String; N]| {
-        let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let padded = cells
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:<width$}"));
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
-    std::iter::once(draw(&heads)).chain(rows.iter().map(draw)).collect()
+    std::iter::once(draw(&heads))
+        .chain(rows.iter().map(draw))
+        .collect()
 }
 
 /// Returns how long ago `at_ms` was, in words short enough for a table.
@@ -151,7 +167,9 @@ pub(crate) fn size(bytes: u64) -> String {
     }
     let exponent = (bytes.ilog2() / 10).min(4);
     #[allow(clippy::cast_precision_loss)] // one decimal is shown
-    let value = bytes as f64 / f64::from(1_u32 << (10 * (exponent.min(3)))) / if exponent == 4 { 1024.0 } else { 1.0 };
+    let value = bytes as f64
+        / f64::from(1_u32 << (10 * (exponent.min(3))))
+        / if exponent == 4 { 1024.0 } else { 1.0 };
     format!("{value:.1} {}", UNITS[exponent as usize - 1])
 }
 
@@ -167,7 +185,11 @@ pub(crate) fn utc(at_ms: u64) -> String {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_index = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    let month = if month_index < 10 {
+        month_index + 3
+    } else {
+        month_index - 9
+    };
     let year = era * 400 + year_of_era + u64::from(month <= 2);
     let (hour, minute, second) = (rest / 3_600, rest / 60 % 60, rest % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
@@ -189,7 +211,10 @@ pub(crate) fn headline(text: &str, limit: usize) -> String {
     if line.chars().count() <= limit {
         return line;
     }
-    line.chars().take(limit.saturating_sub(1)).chain(['…']).collect()
+    line.chars()
+        .take(limit.saturating_sub(1))
+        .chain(['…'])
+        .collect()
 }
 
 #[cfg(test)]
@@ -198,8 +223,14 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
-        let rows = [["a".to_owned(), "long cell".to_owned()], ["bbbb".to_owned(), "c".to_owned()]];
-        assert_eq!(table(["x", "y"], &rows), ["X     Y", "a     long cell", "bbbb  c"]);
+        let rows = [
+            ["a".to_owned(), "long cell".to_owned()],
+            ["bbbb".to_owned(), "c".to_owned()],
+        ];
+        assert_eq!(
+            table(["x", "y"], &rows),
+            ["X     Y", "a     long cell", "bbbb  c"]
+        );
     }
 
     #[test]

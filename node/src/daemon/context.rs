@@ -1,7 +1,7 @@
 //! Working contexts: checkpoint, resume, list.
 use axum::http::StatusCode;
 use rhizome_identity::Authority;
-use rhizome_memory::{SandboxRef, CheckpointRequest, ContextPatch, ContextState, Note};
+use rhizome_memory::{CheckpointRequest, ContextPatch, ContextState, Note, SandboxRef};
 
 use super::{
     caller::Caller,

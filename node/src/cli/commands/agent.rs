@@ -29,14 +29,25 @@ pub(crate) enum Verb {
 
 pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
     match verb {
-        Verb::Create { name, spaces, expires } => {
+        Verb::Create {
+            name,
+            spaces,
+            expires,
+        } => {
             let spaces = Some(spaces).filter(|spaces| !spaces.is_empty());
-            let body = AgentBody { name, spaces, expires_secs: expires };
+            let body = AgentBody {
+                name,
+                spaces,
+                expires_secs: expires,
+            };
             let created: AgentCreated = context.client.post("/v1/agents", &body).await?;
             if context.ui.is_json() {
                 return context.ui.object(&created);
             }
-            context.ui.line(&format!("made the agent {} with id {}", created.agent.name, created.agent.id))
+            context.ui.line(&format!(
+                "made the agent {} with id {}",
+                created.agent.name, created.agent.id
+            ))
         }
         Verb::List => list(context).await,
     }
@@ -46,14 +57,19 @@ async fn list(context: &Context) -> Result<(), Failure> {
     let answer: Agents = context.client.get("/v1/agents").await?;
     let columns = ["agent", "name", "node", "spaces", "until", "key"];
     let none = "no agents; make one with `rhizome agent create NAME`";
-    context.ui.list(&answer.agents, none, columns, |agent: &Agent| {
-        [
-            short(&agent.id),
-            agent.name.clone(),
-            agent.node.to_string(),
-            agent.spaces.as_deref().map_or_else(|| "all".to_owned(), |spaces| names(spaces, "none")),
-            agent.not_after_ms.map_or_else(|| "-".to_owned(), utc),
-            if agent.here { "here" } else { "-" }.to_owned(),
-        ]
-    })
+    context
+        .ui
+        .list(&answer.agents, none, columns, |agent: &Agent| {
+            [
+                short(&agent.id),
+                agent.name.clone(),
+                agent.node.to_string(),
+                agent
+                    .spaces
+                    .as_deref()
+                    .map_or_else(|| "all".to_owned(), |spaces| names(spaces, "none")),
+                agent.not_after_ms.map_or_else(|| "-".to_owned(), utc),
+                if agent.here { "here" } else { "-" }.to_owned(),
+            ]
+        })
 }

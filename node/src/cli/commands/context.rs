@@ -8,8 +8,8 @@ use super::{Context, Failure, short};
 use crate::{
     api::types::{
         context::{
-            Artifact, CheckpointBody, Context as Working, ContextSummary, Contexts, Decision, Entry, ErrorEntry,
-            Explored, Verification,
+            Artifact, CheckpointBody, Context as Working, ContextSummary, Contexts, Decision,
+            Entry, ErrorEntry, Explored, Verification,
         },
         memory::Published,
     },
@@ -112,13 +112,24 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
 
 async fn show(context: &Context, which: Which, verify: bool) -> Result<(), Failure> {
     let verify = Some(u8::from(verify).to_string());
-    let query = [("task", Some(which.task)), ("space", which.space), ("verify", verify)];
-    let working: Working = context.client.get(&with_query("/v1/context", &query)).await?;
+    let query = [
+        ("task", Some(which.task)),
+        ("space", which.space),
+        ("verify", verify),
+    ];
+    let working: Working = context
+        .client
+        .get(&with_query("/v1/context", &query))
+        .await?;
     if context.ui.is_json() {
         return context.ui.object(&working);
     }
     let ui = context.ui;
-    ui.line(&ui.bold(&format!("task {} in {}", plain(&working.task), working.space)))?;
+    ui.line(&ui.bold(&format!(
+        "task {} in {}",
+        plain(&working.task),
+        working.space
+    )))?;
     for (name, value) in [("goal", &working.goal), ("status", &working.status)] {
         if let Some(value) = value {
             ui.line(&format!("{name}: {}", plain(value)))?;
@@ -126,23 +137,42 @@ async fn show(context: &Context, which: Which, verify: bool) -> Result<(), Failu
     }
     let explored = |entry: &Explored| pair(&entry.what, &entry.result);
     section(context, "explored", &working.explored, explored)?;
-    section(context, "decisions", &working.decisions, |entry| pair(&entry.what, &entry.why))?;
+    section(context, "decisions", &working.decisions, |entry| {
+        pair(&entry.what, &entry.why)
+    })?;
     section(context, "errors", &working.errors, |entry| {
         let says = |text: &Option<String>| headline(text.as_deref().unwrap_or_default(), 120);
-        pair(&pair(&entry.error, &says(&entry.cause)), &format!("{} {}", says(&entry.fix), says(&entry.status)))
+        pair(
+            &pair(&entry.error, &says(&entry.cause)),
+            &format!("{} {}", says(&entry.fix), says(&entry.status)),
+        )
     })?;
-    section(context, "questions", &working.questions, |entry| entry.what.clone())?;
+    section(context, "questions", &working.questions, |entry| {
+        entry.what.clone()
+    })?;
     section(context, "next", &working.next, |entry| entry.what.clone())?;
-    section(context, "artifacts", &working.artifacts, |entry| pair(&entry.name, &entry.reference))?;
+    section(context, "artifacts", &working.artifacts, |entry| {
+        pair(&entry.name, &entry.reference)
+    })?;
     if let Some(Entry { value, node, .. }) = &working.sandbox {
         let image = value.image.as_deref().unwrap_or("image unknown");
         ui.line(&format!("sandbox: {} ({image}) on {node}", value.id))?;
     }
-    if let Some(Verification { total, ok, fragments }) = &working.verification {
+    if let Some(Verification {
+        total,
+        ok,
+        fragments,
+    }) = &working.verification
+    {
         ui.line(&format!("{ok} of {total} signatures verified"))?;
         for bad in fragments.iter().filter(|fragment| !fragment.ok) {
             let problem = bad.problem.as_deref().unwrap_or("does not verify");
-            ui.line(&format!("  {} by {}: {}", short(&bad.id), bad.author, plain(problem)))?;
+            ui.line(&format!(
+                "  {} by {}: {}",
+                short(&bad.id),
+                bad.author,
+                plain(problem)
+            ))?;
         }
     }
     Ok(())
@@ -151,7 +181,10 @@ async fn show(context: &Context, which: Which, verify: bool) -> Result<(), Failu
 async fn checkpoint(context: &Context, args: Checkpoint) -> Result<(), Failure> {
     let mut body = match &args.file {
         Some(path) => read_patch(path, &args.task)?,
-        None => CheckpointBody { task: args.task.clone(), ..CheckpointBody::default() },
+        None => CheckpointBody {
+            task: args.task.clone(),
+            ..CheckpointBody::default()
+        },
     };
     body.task = args.task;
     body.agent = args.agent.or(body.agent);
@@ -159,41 +192,76 @@ async fn checkpoint(context: &Context, args: Checkpoint) -> Result<(), Failure> 
     body.goal = args.goal.or(body.goal);
     body.status = args.status.or(body.status);
     let two = |text: &String| split(text, " => ");
-    body.explored.extend(args.explored.iter().map(two).map(|(what, result)| Explored { what, result }));
-    body.decisions.extend(args.decisions.iter().map(two).map(|(what, why)| Decision { what, why }));
-    body.errors.extend(args.errors.iter().map(two).map(|(error, fix)| {
-        let fix = Some(fix).filter(|fix| !fix.is_empty());
-        let status = Some(if fix.is_some() { "fixed" } else { "open" }.to_owned());
-        ErrorEntry { error, fix, status, cause: None }
-    }));
+    body.explored.extend(
+        args.explored
+            .iter()
+            .map(two)
+            .map(|(what, result)| Explored { what, result }),
+    );
+    body.decisions.extend(
+        args.decisions
+            .iter()
+            .map(two)
+            .map(|(what, why)| Decision { what, why }),
+    );
+    body.errors
+        .extend(args.errors.iter().map(two).map(|(error, fix)| {
+            let fix = Some(fix).filter(|fix| !fix.is_empty());
+            let status = Some(if fix.is_some() { "fixed" } else { "open" }.to_owned());
+            ErrorEntry {
+                error,
+                fix,
+                status,
+                cause: None,
+            }
+        }));
     body.questions.extend(args.questions);
     body.resolved_questions.extend(args.resolved_questions);
     if !args.next.is_empty() {
         body.next = Some(args.next);
     }
     let artifacts = args.artifacts.iter().map(|text| split(text, "="));
-    body.artifacts.extend(artifacts.map(|(name, reference)| Artifact { name, reference }));
+    body.artifacts
+        .extend(artifacts.map(|(name, reference)| Artifact { name, reference }));
     let published: Published = context.client.post("/v1/context/checkpoint", &body).await?;
     if context.ui.is_json() {
         return context.ui.object(&published);
     }
-    context.ui.line(&format!("checkpointed as {}", published.id))
+    context
+        .ui
+        .line(&format!("checkpointed as {}", published.id))
 }
 
 async fn list(context: &Context, space: Option<String>) -> Result<(), Failure> {
-    let answer: Contexts = context.client.get(&with_query("/v1/contexts", &[("space", space)])).await?;
-    let columns = ["task", "space", "status", "fragments", "last by", "on", "when"];
-    context.ui.list(&answer.contexts, "no contexts", columns, |entry: &ContextSummary| {
-        [
-            headline(&entry.task, 40),
-            entry.space.to_string(),
-            headline(entry.status.as_deref().unwrap_or("-"), 30),
-            entry.fragments.to_string(),
-            entry.by.to_string(),
-            entry.node.to_string(),
-            utc(entry.at_ms),
-        ]
-    })
+    let answer: Contexts = context
+        .client
+        .get(&with_query("/v1/contexts", &[("space", space)]))
+        .await?;
+    let columns = [
+        "task",
+        "space",
+        "status",
+        "fragments",
+        "last by",
+        "on",
+        "when",
+    ];
+    context.ui.list(
+        &answer.contexts,
+        "no contexts",
+        columns,
+        |entry: &ContextSummary| {
+            [
+                headline(&entry.task, 40),
+                entry.space.to_string(),
+                headline(entry.status.as_deref().unwrap_or("-"), 30),
+                entry.fragments.to_string(),
+                entry.by.to_string(),
+                entry.node.to_string(),
+                utc(entry.at_ms),
+            ]
+        },
+    )
 }
 
 fn section<T>(
@@ -208,7 +276,12 @@ fn section<T>(
     context.ui.line(&format!("{name}:"))?;
     for entry in entries {
         let says = headline(&says(&entry.value), 200);
-        context.ui.line(&format!("  - {says}  [{} on {}, {}]", entry.by, entry.node, utc(entry.at_ms)))?;
+        context.ui.line(&format!(
+            "  - {says}  [{} on {}, {}]",
+            entry.by,
+            entry.node,
+            utc(entry.at_ms)
+        ))?;
     }
     Ok(())
 }
@@ -216,13 +289,22 @@ fn section<T>(
 fn read_patch(path: &PathBuf, task: &str) -> Result<CheckpointBody, Failure> {
     let mut text = String::new();
     let read = if path.as_os_str() == "-" {
-        std::io::stdin().take(MAX_PATCH_BYTES).read_to_string(&mut text)
+        std::io::stdin()
+            .take(MAX_PATCH_BYTES)
+            .read_to_string(&mut text)
     } else {
-        std::fs::File::open(path).and_then(|file| file.take(MAX_PATCH_BYTES).read_to_string(&mut text))
+        std::fs::File::open(path)
+            .and_then(|file| file.take(MAX_PATCH_BYTES).read_to_string(&mut text))
     };
-    read.map_err(|source| Failure::File { path: path.clone(), source })?;
-    let hint = "it holds the fields of a checkpoint, such as goal, explored, decisions, errors, next";
-    let refuse = |error: serde_json::Error| Failure::usage(format!("`{}` is no patch: {error}", path.display()), hint);
+    read.map_err(|source| Failure::File {
+        path: path.clone(),
+        source,
+    })?;
+    let hint =
+        "it holds the fields of a checkpoint, such as goal, explored, decisions, errors, next";
+    let refuse = |error: serde_json::Error| {
+        Failure::usage(format!("`{}` is no patch: {error}", path.display()), hint)
+    };
     let mut patch: serde_json::Value = serde_json::from_str(&text).map_err(refuse)?;
     if let Some(patch) = patch.as_object_mut() {
         patch.entry("task").or_insert_with(|| task.into());
@@ -237,5 +319,9 @@ fn split(text: &str, separator: &str) -> (String, String) {
 
 fn pair(first: &str, second: &str) -> String {
     let second = second.trim();
-    if second.is_empty() { first.to_owned() } else { format!("{first} => {second}") }
+    if second.is_empty() {
+        first.to_owned()
+    } else {
+        format!("{first} => {second}")
+    }
 }

@@ -48,31 +48,50 @@ pub(crate) struct Doctor {
 
 /// Returns where the daemon on `data_dir`, or on this user's own directory, listens.
 pub(crate) fn socket_of(data_dir: Option<&Path>) -> PathBuf {
-    let dir = data_dir.map(Path::to_owned).or_else(datadir::this_users_data_dir).unwrap_or_default();
+    let dir = data_dir
+        .map(Path::to_owned)
+        .or_else(datadir::this_users_data_dir)
+        .unwrap_or_default();
     datadir::socket_of(&dir).unwrap_or_else(|_| dir.join("api.sock"))
 }
 
 pub(crate) async fn up(context: &Context, args: Up) -> Result<(), Failure> {
-    let Some(dir) = context.data_dir.clone().or_else(datadir::this_users_data_dir) else {
-        return Err(Failure::usage("there is no home to keep the node's data in", "name a directory with `--data-dir`"));
+    let Some(dir) = context
+        .data_dir
+        .clone()
+        .or_else(datadir::this_users_data_dir)
+    else {
+        return Err(Failure::usage(
+            "there is no home to keep the node's data in",
+            "name a directory with `--data-dir`",
+        ));
     };
     if args.detach {
-        let pid = crate::daemon::detach(&dir, &args.flags).await.map_err(Failure::Start)?;
-        return context.ui.line(&format!("the daemon runs as process {pid}"));
+        let pid = crate::daemon::detach(&dir, &args.flags)
+            .await
+            .map_err(Failure::Start)?;
+        return context
+            .ui
+            .line(&format!("the daemon runs as process {pid}"));
     }
     Ok(crate::daemon::run(&dir, args.flags).await?)
 }
 
 pub(crate) async fn down(context: &Context) -> Result<(), Failure> {
     let status: Status = context.client.get("/v1/status").await?;
-    let _: Done = context.client.post("/v1/down", &serde_json::json!({})).await?;
+    let _: Done = context
+        .client
+        .post("/v1/down", &serde_json::json!({}))
+        .await?;
     let process = PathBuf::from(format!("/proc/{}", status.pid));
     let deadline = tokio::time::Instant::now() + STOP_DEADLINE;
     while process.exists() && tokio::time::Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     if process.exists() {
-        context.ui.status(&format!("process {} is still stopping", status.pid));
+        context
+            .ui
+            .status(&format!("process {} is still stopping", status.pid));
     }
     context.ui.line("the daemon is stopped")
 }
@@ -92,10 +111,16 @@ pub(crate) async fn status(context: &Context) -> Result<(), Failure> {
         ago(now, status.started_ms),
         size(status.resident_bytes)
     ))?;
-    ui.line(&format!("data: {} ({} free)", status.data_dir, size(status.disk_free_bytes)))?;
+    ui.line(&format!(
+        "data: {} ({} free)",
+        status.data_dir,
+        size(status.disk_free_bytes)
+    ))?;
     ui.line(&format!("addresses: {}", status.addrs.join(", ")))?;
     match &status.mesh {
-        None => ui.line("mesh: none; found one with `rhizome init` or join one with `rhizome join`")?,
+        None => {
+            ui.line("mesh: none; found one with `rhizome init` or join one with `rhizome join`")?
+        }
         Some(mesh) => ui.line(&format!(
             "mesh: {} ({}), {} members, {} connected, role {}{}",
             mesh.name,
@@ -103,7 +128,11 @@ pub(crate) async fn status(context: &Context) -> Result<(), Failure> {
             status.members,
             status.connected,
             status.role.as_deref().unwrap_or("none"),
-            if status.root { ", holds the root key" } else { "" }
+            if status.root {
+                ", holds the root key"
+            } else {
+                ""
+            }
         ))?,
     }
     for space in &status.spaces {
@@ -119,7 +148,11 @@ pub(crate) async fn status(context: &Context) -> Result<(), Failure> {
             "sandboxes: {} ready of {}{}",
             sandboxes.ready,
             sandboxes.total,
-            sandboxes.accel.as_ref().map(|accel| format!(" ({accel})")).unwrap_or_default()
+            sandboxes
+                .accel
+                .as_ref()
+                .map(|accel| format!(" ({accel})"))
+                .unwrap_or_default()
         ))?,
     }
     for note in &status.recovery.notes {
@@ -129,13 +162,27 @@ pub(crate) async fn status(context: &Context) -> Result<(), Failure> {
 }
 
 pub(crate) async fn doctor(context: &Context, args: Doctor) -> Result<(), Failure> {
-    context.ui.status("checking; KVM is tried by booting, which takes some seconds the first time");
+    context
+        .ui
+        .status("checking; KVM is tried by booting, which takes some seconds the first time");
     let probe = args.probe.then(|| "1".to_owned());
-    let report: Report = context.client.get(&with_query("/v1/doctor", &[("probe", probe)])).await?;
+    let report: Report = context
+        .client
+        .get(&with_query("/v1/doctor", &[("probe", probe)]))
+        .await?;
     if context.ui.is_json() {
-        report.checks.iter().try_for_each(|check| context.ui.object(check))?;
+        report
+            .checks
+            .iter()
+            .try_for_each(|check| context.ui.object(check))?;
     } else {
-        for Check { name, status, seen, mend } in &report.checks {
+        for Check {
+            name,
+            status,
+            seen,
+            mend,
+        } in &report.checks
+        {
             let mark = match status {
                 CheckStatus::Ok => "ok  ",
                 CheckStatus::Warn => "warn",
@@ -147,6 +194,14 @@ pub(crate) async fn doctor(context: &Context, args: Doctor) -> Result<(), Failur
             }
         }
     }
-    let failed = report.checks.iter().filter(|check| check.status == CheckStatus::Fail).count();
-    if failed > 0 { Err(Failure::Exit(1)) } else { Ok(()) }
+    let failed = report
+        .checks
+        .iter()
+        .filter(|check| check.status == CheckStatus::Fail)
+        .count();
+    if failed > 0 {
+        Err(Failure::Exit(1))
+    } else {
+        Ok(())
+    }
 }

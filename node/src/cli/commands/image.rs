@@ -39,23 +39,35 @@ async fn build(context: &Context, body: ImageBody) -> Result<(), Failure> {
     if context.ui.is_json() {
         return context.ui.object(&built);
     }
-    let Image { id, name, bytes, .. } = &built.image;
-    context.ui.line(&format!("image {name} is ready: {} ({})", short(id), size(*bytes)))
+    let Image {
+        id, name, bytes, ..
+    } = &built.image;
+    context.ui.line(&format!(
+        "image {name} is ready: {} ({})",
+        short(id),
+        size(*bytes)
+    ))
 }
 
 async fn list(context: &Context) -> Result<(), Failure> {
     let answer: Images = context.client.get("/v1/images").await?;
     let columns = ["image", "name", "size", "created", "kernel", "made from"];
     let none = "no images; build one with `rhizome image build minimal`";
-    context.ui.list(&answer.images, none, columns, |image: &Image| {
-        let lineage = image.lineage.join(", ");
-        [
-            short(&image.id),
-            image.name.clone(),
-            size(image.bytes),
-            utc(image.created_ms),
-            image.kernel.clone(),
-            if lineage.is_empty() { "-".to_owned() } else { lineage },
-        ]
-    })
+    context
+        .ui
+        .list(&answer.images, none, columns, |image: &Image| {
+            let lineage = image.lineage.join(", ");
+            [
+                short(&image.id),
+                image.name.clone(),
+                size(image.bytes),
+                utc(image.created_ms),
+                image.kernel.clone(),
+                if lineage.is_empty() {
+                    "-".to_owned()
+                } else {
+                    lineage
+                },
+            ]
+        })
 }

@@ -42,9 +42,21 @@ pub(crate) enum Verb {
 
 pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
     match verb {
-        Verb::Create { role, spaces, uses, expires, addrs, qr } => {
-            let body =
-                InviteBody { role: Some(role), spaces, uses: Some(uses), expires_secs: Some(expires), addrs };
+        Verb::Create {
+            role,
+            spaces,
+            uses,
+            expires,
+            addrs,
+            qr,
+        } => {
+            let body = InviteBody {
+                role: Some(role),
+                spaces,
+                uses: Some(uses),
+                expires_secs: Some(expires),
+                addrs,
+            };
             create(context, body, qr).await
         }
         Verb::List => list(context).await,
@@ -60,11 +72,22 @@ async fn create(context: &Context, body: InviteBody, qr: bool) -> Result<(), Fai
     if qr {
         // Upper-case letters and digits alone keep the code in its compact alphanumeric mode.
         let code = QrCode::new(created.invite.as_bytes());
-        let code = code.map_err(|error| Failure::usage(format!("cannot draw the invite: {error}"), "leave out `--qr`"))?;
+        let code = code.map_err(|error| {
+            Failure::usage(
+                format!("cannot draw the invite: {error}"),
+                "leave out `--qr`",
+            )
+        })?;
         let drawn = code.render::<unicode::Dense1x2>().quiet_zone(true).build();
         context.ui.line(&drawn)?;
     }
-    let InviteInfo { role, uses, not_after_ms, spaces, .. } = &created.info;
+    let InviteInfo {
+        role,
+        uses,
+        not_after_ms,
+        spaces,
+        ..
+    } = &created.info;
     context.ui.status(&format!(
         "good for {uses} node(s) as {role} until {}; spaces: {}; addresses: {}",
         utc(*not_after_ms),
@@ -77,15 +100,17 @@ async fn create(context: &Context, body: InviteBody, qr: bool) -> Result<(), Fai
 async fn list(context: &Context) -> Result<(), Failure> {
     let answer: Invites = context.client.get("/v1/invites").await?;
     let columns = ["invite", "state", "role", "spaces", "used", "until", "by"];
-    context.ui.list(&answer.invites, "no invites", columns, |invite| {
-        [
-            short(&invite.id),
-            invite.state.clone(),
-            invite.role.clone(),
-            names(&invite.spaces, "-"),
-            format!("{} of {}", invite.used, invite.uses),
-            utc(invite.not_after_ms),
-            invite.issuer.to_string(),
-        ]
-    })
+    context
+        .ui
+        .list(&answer.invites, "no invites", columns, |invite| {
+            [
+                short(&invite.id),
+                invite.state.clone(),
+                invite.role.clone(),
+                names(&invite.spaces, "-"),
+                format!("{} of {}", invite.used, invite.uses),
+                utc(invite.not_after_ms),
+                invite.issuer.to_string(),
+            ]
+        })
 }

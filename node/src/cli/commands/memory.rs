@@ -8,8 +8,8 @@ use futures::StreamExt;
 use super::{Context, Failure, short};
 use crate::{
     api::types::memory::{
-        Memory, MemoryList, MemoryShown, PublishBody, Published, RecallBody, Recalled, WatchEvent, Why,
-        WhyState,
+        Memory, MemoryList, MemoryShown, PublishBody, Published, RecallBody, Recalled, WatchEvent,
+        Why, WhyState,
     },
     cli::{
         client::{encode, with_query},
@@ -29,7 +29,9 @@ pub(crate) enum Verb {
   rhizome memory publish --kind error --title 'tests time out' --text - --replicas 1 < log")]
     Publish(Box<Publish>),
     /// Find memories by a question in any words
-    #[command(after_help = "Example:\n  rhizome memory recall why do the tests time out --kind fix")]
+    #[command(
+        after_help = "Example:\n  rhizome memory recall why do the tests time out --kind fix"
+    )]
     Recall(Recall),
     /// Show one memory
     Show {
@@ -139,12 +141,26 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
         Verb::Publish(args) => publish(context, *args).await,
         Verb::Recall(args) => recall(context, args).await,
         Verb::Show { doc } => show(context, &doc).await,
-        Verb::List { space, kind, task, limit } => {
+        Verb::List {
+            space,
+            kind,
+            task,
+            limit,
+        } => {
             let limit = limit.map(|limit| limit.to_string());
-            let query = [("space", space), ("kind", kind), ("task", task), ("limit", limit)];
+            let query = [
+                ("space", space),
+                ("kind", kind),
+                ("task", task),
+                ("limit", limit),
+            ];
             list(context, &with_query("/v1/memory", &query)).await
         }
-        Verb::Watch { space, after, no_follow } => {
+        Verb::Watch {
+            space,
+            after,
+            no_follow,
+        } => {
             let follow = Some(u8::from(!no_follow).to_string());
             let query = [("space", space), ("after", Some(after)), ("follow", follow)];
             watch(context, &with_query("/v1/watch", &query)).await
@@ -174,33 +190,61 @@ async fn publish(context: &Context, args: Publish) -> Result<(), Failure> {
     if context.ui.is_json() {
         return context.ui.object(&published);
     }
-    context.ui.line(&format!("published {} as number {} of its author", published.id, published.seq))?;
+    context.ui.line(&format!(
+        "published {} as number {} of its author",
+        published.id, published.seq
+    ))?;
     context.ui.line(&format!("document {}", published.doc))?;
     if !published.replicas.is_empty() {
-        context.ui.line(&format!("also durable on {}", super::names(&published.replicas, "-")))?;
+        context.ui.line(&format!(
+            "also durable on {}",
+            super::names(&published.replicas, "-")
+        ))?;
     }
     Ok(())
 }
 
 async fn recall(context: &Context, args: Recall) -> Result<(), Failure> {
-    let Recall { words, space, kinds, task, limit } = args;
-    let body = RecallBody { query: words.join(" "), space, kinds, task, limit: Some(limit) };
+    let Recall {
+        words,
+        space,
+        kinds,
+        task,
+        limit,
+    } = args;
+    let body = RecallBody {
+        query: words.join(" "),
+        space,
+        kinds,
+        task,
+        limit: Some(limit),
+    };
     let answer: Recalled = context.client.post("/v1/recall", &body).await?;
     if context.ui.is_json() {
-        return answer.hits.iter().try_for_each(|hit| context.ui.object(hit));
+        return answer
+            .hits
+            .iter()
+            .try_for_each(|hit| context.ui.object(hit));
     }
     if answer.hits.is_empty() {
         context.ui.status("nothing found");
     }
     for hit in &answer.hits {
-        context.ui.line(&context.ui.bold(&format!("{:.2}  {}", hit.score, heading(&hit.memory))))?;
+        context.ui.line(&context.ui.bold(&format!(
+            "{:.2}  {}",
+            hit.score,
+            heading(&hit.memory)
+        )))?;
         write_text(context, &hit.memory.text, 6)?;
     }
     Ok(())
 }
 
 async fn show(context: &Context, doc: &str) -> Result<(), Failure> {
-    let answer: MemoryShown = context.client.get(&format!("/v1/memory/{}", encode(doc))).await?;
+    let answer: MemoryShown = context
+        .client
+        .get(&format!("/v1/memory/{}", encode(doc)))
+        .await?;
     let ui = context.ui;
     if ui.is_json() {
         return ui.object(&answer);
@@ -223,7 +267,12 @@ async fn show(context: &Context, doc: &str) -> Result<(), Failure> {
     ];
     let conflicts: Vec<_> = memory.conflicts.iter().map(ToString::to_string).collect();
     facts.push(("conflicts", conflicts.join("; ")));
-    facts.extend(memory.fields.iter().map(|(name, value)| (name.as_str(), value.clone())));
+    facts.extend(
+        memory
+            .fields
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.clone())),
+    );
     for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
         ui.line(&format!("{name}: {}", plain(value)))?;
     }
@@ -233,16 +282,21 @@ async fn show(context: &Context, doc: &str) -> Result<(), Failure> {
 async fn list(context: &Context, path: &str) -> Result<(), Failure> {
     let answer: MemoryList = context.client.get(path).await?;
     let columns = ["document", "when", "kind", "author", "node", "title"];
-    context.ui.list(&answer.memories, "no memories", columns, |memory: &Memory| {
-        [
-            short(&memory.doc),
-            utc(memory.at_ms),
-            memory.kind.clone(),
-            memory.author.to_string(),
-            memory.node.to_string(),
-            headline(&memory.title, 80),
-        ]
-    })
+    context.ui.list(
+        &answer.memories,
+        "no memories",
+        columns,
+        |memory: &Memory| {
+            [
+                short(&memory.doc),
+                utc(memory.at_ms),
+                memory.kind.clone(),
+                memory.author.to_string(),
+                memory.node.to_string(),
+                headline(&memory.title, 80),
+            ]
+        },
+    )
 }
 
 async fn watch(context: &Context, path: &str) -> Result<(), Failure> {
@@ -260,13 +314,19 @@ async fn watch(context: &Context, path: &str) -> Result<(), Failure> {
             serde_json::from_str(&line).map_err(|error| Failure::Protocol(error.to_string()))?;
         let (at, author, node) = (utc(event.at_ms), &event.author, &event.node);
         let title = headline(&event.title, 120);
-        context.ui.line(&format!("{:>6}  {at}  {author} on {node}  {}: {title}", event.arrival, event.kind))?;
+        context.ui.line(&format!(
+            "{:>6}  {at}  {author} on {node}  {}: {title}",
+            event.arrival, event.kind
+        ))?;
     }
     Ok(())
 }
 
 async fn why(context: &Context, fragment: &str) -> Result<(), Failure> {
-    let why: Why = context.client.get(&format!("/v1/why/{}", encode(fragment))).await?;
+    let why: Why = context
+        .client
+        .get(&format!("/v1/why/{}", encode(fragment)))
+        .await?;
     let ui = context.ui;
     if ui.is_json() {
         return ui.object(&why);
@@ -274,10 +334,22 @@ async fn why(context: &Context, fragment: &str) -> Result<(), Failure> {
     ui.line(&ui.bold(&format!("fragment {}", why.id)))?;
     let state = match &why.state {
         WhyState::Applied => "part of the view".to_owned(),
-        WhyState::Waiting { what, named_by, named_by_author } => {
-            let by = named_by.as_deref().map(|by| format!(", named by {}", short(by)));
-            let author = named_by_author.as_ref().map(|author| format!(" of {author}"));
-            format!("waits for {what}{}{}", by.unwrap_or_default(), author.unwrap_or_default())
+        WhyState::Waiting {
+            what,
+            named_by,
+            named_by_author,
+        } => {
+            let by = named_by
+                .as_deref()
+                .map(|by| format!(", named by {}", short(by)));
+            let author = named_by_author
+                .as_ref()
+                .map(|author| format!(" of {author}"));
+            format!(
+                "waits for {what}{}{}",
+                by.unwrap_or_default(),
+                author.unwrap_or_default()
+            )
         }
         WhyState::Quarantined { reason } => format!("in quarantine: {reason}"),
         WhyState::Other { what } => what.clone(),
@@ -292,14 +364,25 @@ async fn why(context: &Context, fragment: &str) -> Result<(), Failure> {
         why.seq,
         why.space
     ))?;
-    ui.line(&format!("after: {}", why.prev.as_deref().unwrap_or("nothing, it is the first")))?;
-    ui.line(&format!("document: {} ({}), {} bytes", why.doc, why.kind, why.body_len))?;
+    ui.line(&format!(
+        "after: {}",
+        why.prev.as_deref().unwrap_or("nothing, it is the first")
+    ))?;
+    ui.line(&format!(
+        "document: {} ({}), {} bytes",
+        why.doc, why.kind, why.body_len
+    ))?;
     if let Some(denied) = &why.denied {
         ui.line(&format!("denied: {}", plain(denied)))?;
     }
     ui.line("because:")?;
     for record in &why.chain {
-        ui.line(&format!("  {} {}: {}", short(&record.id), record.kind, plain(&record.says)))?;
+        ui.line(&format!(
+            "  {} {}: {}",
+            short(&record.id),
+            record.kind,
+            plain(&record.says)
+        ))?;
     }
     Ok(())
 }
@@ -333,13 +416,20 @@ fn text_or_stdin(text: String) -> Result<String, Failure> {
         return Ok(text);
     }
     let mut text = String::new();
-    let read = std::io::stdin().take(MAX_STDIN_BYTES).read_to_string(&mut text);
-    read.map_err(|source| Failure::File { path: "-".into(), source })?;
+    let read = std::io::stdin()
+        .take(MAX_STDIN_BYTES)
+        .read_to_string(&mut text);
+    read.map_err(|source| Failure::File {
+        path: "-".into(),
+        source,
+    })?;
     Ok(text)
 }
 
 /// Parses `name=value`.
 pub(super) fn field(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is not NAME=VALUE"))?;
+    let (name, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("`{text}` is not NAME=VALUE"))?;
     Ok((name.to_owned(), value.to_owned()))
 }

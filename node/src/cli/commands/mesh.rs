@@ -37,18 +37,33 @@ pub(crate) struct Join {
 }
 
 pub(crate) async fn init(context: &Context, args: Init) -> Result<(), Failure> {
-    let Init { name, node_name, space } = args;
-    let body = InitBody { name, node_name, space };
+    let Init {
+        name,
+        node_name,
+        space,
+    } = args;
+    let body = InitBody {
+        name,
+        node_name,
+        space,
+    };
     let founded: Founded = context.client.post("/v1/mesh/init", &body).await?;
     if context.ui.is_json() {
         return context.ui.object(&founded);
     }
-    context.ui.line(&format!("founded the mesh {} with id {}", founded.mesh.name, founded.mesh.id))?;
+    context.ui.line(&format!(
+        "founded the mesh {} with id {}",
+        founded.mesh.name, founded.mesh.id
+    ))?;
     if let Some(space) = &founded.space {
         context.ui.line(&format!("made the space {}", space.name))?;
     }
-    context.ui.status(&format!("the root key is in {}", founded.root_key));
-    context.ui.status("keep a copy of it off this machine; invite others with `rhizome invite create`");
+    context
+        .ui
+        .status(&format!("the root key is in {}", founded.root_key));
+    context
+        .ui
+        .status("keep a copy of it off this machine; invite others with `rhizome invite create`");
     Ok(())
 }
 
@@ -57,12 +72,18 @@ pub(crate) async fn join(context: &Context, args: Join) -> Result<(), Failure> {
         "-" => {
             let mut text = String::new();
             let read = std::io::stdin().take(64 * 1024).read_to_string(&mut text);
-            read.map_err(|source| Failure::File { path: "-".into(), source })?;
+            read.map_err(|source| Failure::File {
+                path: "-".into(),
+                source,
+            })?;
             text.trim().to_owned()
         }
         invite => invite.to_owned(),
     };
-    let body = JoinBody { invite, node_name: args.node_name };
+    let body = JoinBody {
+        invite,
+        node_name: args.node_name,
+    };
     context.ui.status("dialling the node that made the invite");
     let joined: Joined = context.client.post("/v1/mesh/join", &body).await?;
     if context.ui.is_json() {
@@ -80,7 +101,9 @@ pub(crate) async fn join(context: &Context, args: Join) -> Result<(), Failure> {
 pub(crate) async fn peers(context: &Context) -> Result<(), Failure> {
     let answer: Peers = context.client.get("/v1/peers").await?;
     let now = now_ms();
-    let columns = ["node", "name", "state", "since", "path", "rtt", "role", "sync"];
+    let columns = [
+        "node", "name", "state", "since", "path", "rtt", "role", "sync",
+    ];
     let row = |peer: &Peer| {
         let (path, rtt) = match &peer.path {
             Some(path) => (
@@ -89,10 +112,15 @@ pub(crate) async fn peers(context: &Context) -> Result<(), Failure> {
             ),
             None => ("-".to_owned(), "-".to_owned()),
         };
-        let sync: Vec<_> = peer.sync.iter().map(|sync| format!("{}: {}", sync.lane, sync.state)).collect();
-        let since = peer.since_ms.map_or_else(|| "-".to_owned(), |since| {
-            format!("{} ({})", utc(since), ago(now, since))
-        });
+        let sync: Vec<_> = peer
+            .sync
+            .iter()
+            .map(|sync| format!("{}: {}", sync.lane, sync.state))
+            .collect();
+        let since = peer.since_ms.map_or_else(
+            || "-".to_owned(),
+            |since| format!("{} ({})", utc(since), ago(now, since)),
+        );
         [
             short(&peer.node),
             peer.name.clone(),
@@ -101,7 +129,11 @@ pub(crate) async fn peers(context: &Context) -> Result<(), Failure> {
             path,
             rtt,
             peer.role.clone(),
-            if sync.is_empty() { "-".to_owned() } else { sync.join(", ") },
+            if sync.is_empty() {
+                "-".to_owned()
+            } else {
+                sync.join(", ")
+            },
         ]
     };
     let none = "no members; found a mesh with `rhizome init` or join one with `rhizome join`";

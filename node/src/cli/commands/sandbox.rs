@@ -119,35 +119,68 @@ async fn create(context: &Context, args: Create) -> Result<(), Failure> {
     if context.ui.is_json() {
         return context.ui.object(&created);
     }
-    let Sandbox { id, name, image, boot_ms, accel, .. } = &created.sandbox;
-    let name = name.as_ref().map_or_else(String::new, |name| format!(" named {name}"));
-    let boot = boot_ms.map_or_else(String::new, |ms| format!(", up in {:.1} s", std::time::Duration::from_millis(ms).as_secs_f64()));
-    context.ui.line(&format!("sandbox {id}{name} runs {image} ({accel}{boot})"))
+    let Sandbox {
+        id,
+        name,
+        image,
+        boot_ms,
+        accel,
+        ..
+    } = &created.sandbox;
+    let name = name
+        .as_ref()
+        .map_or_else(String::new, |name| format!(" named {name}"));
+    let boot = boot_ms.map_or_else(String::new, |ms| {
+        format!(
+            ", up in {:.1} s",
+            std::time::Duration::from_millis(ms).as_secs_f64()
+        )
+    });
+    context
+        .ui
+        .line(&format!("sandbox {id}{name} runs {image} ({accel}{boot})"))
 }
 
 async fn list(context: &Context, all: bool) -> Result<(), Failure> {
     let answer: Sandboxes = context.client.get("/v1/sandboxes").await?;
-    let shown = answer.sandboxes.into_iter().filter(|sandbox| all || sandbox.state != "killed");
+    let shown = answer
+        .sandboxes
+        .into_iter()
+        .filter(|sandbox| all || sandbox.state != "killed");
     let now = now_ms();
-    let columns = ["sandbox", "name", "image", "state", "accel", "memory", "agent", "created"];
+    let columns = [
+        "sandbox", "name", "image", "state", "accel", "memory", "agent", "created",
+    ];
     let none = "no sandboxes; boot one with `rhizome sandbox create`";
-    context.ui.list(&shown.collect::<Vec<_>>(), none, columns, |sandbox| {
-        let reason = sandbox.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        [
-            short(&sandbox.id),
-            sandbox.name.clone().unwrap_or_else(|| "-".to_owned()),
-            sandbox.image.clone(),
-            format!("{}{reason}", sandbox.state),
-            sandbox.accel.clone(),
-            format!("{} MiB", sandbox.memory_mib),
-            sandbox.agent.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
-            ago(now, sandbox.created_ms),
-        ]
-    })
+    context
+        .ui
+        .list(&shown.collect::<Vec<_>>(), none, columns, |sandbox| {
+            let reason = sandbox
+                .reason
+                .as_ref()
+                .map(|reason| format!(": {reason}"))
+                .unwrap_or_default();
+            [
+                short(&sandbox.id),
+                sandbox.name.clone().unwrap_or_else(|| "-".to_owned()),
+                sandbox.image.clone(),
+                format!("{}{reason}", sandbox.state),
+                sandbox.accel.clone(),
+                format!("{} MiB", sandbox.memory_mib),
+                sandbox
+                    .agent
+                    .as_ref()
+                    .map_or_else(|| "-".to_owned(), ToString::to_string),
+                ago(now, sandbox.created_ms),
+            ]
+        })
 }
 
 async fn logs(context: &Context, sandbox: &str) -> Result<(), Failure> {
-    let response = context.client.download(&format!("{}/logs", path_of(sandbox))).await?;
+    let response = context
+        .client
+        .download(&format!("{}/logs", path_of(sandbox)))
+        .await?;
     tokio::io::copy(&mut reader(response.into_body()), &mut tokio::io::stdout()).await?;
     Ok(())
 }

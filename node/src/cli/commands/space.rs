@@ -21,11 +21,17 @@ pub(crate) enum Verb {
 pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
     match verb {
         Verb::Create { name } => {
-            let created: SpaceCreated = context.client.post("/v1/spaces", &SpaceBody { name }).await?;
+            let created: SpaceCreated = context
+                .client
+                .post("/v1/spaces", &SpaceBody { name })
+                .await?;
             if context.ui.is_json() {
                 return context.ui.object(&created);
             }
-            context.ui.line(&format!("made the space {} with id {}", created.space.name, created.space.id))
+            context.ui.line(&format!(
+                "made the space {} with id {}",
+                created.space.name, created.space.id
+            ))
         }
         Verb::List => list(context).await,
     }
@@ -33,18 +39,29 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
 
 async fn list(context: &Context) -> Result<(), Failure> {
     let answer: Spaces = context.client.get("/v1/spaces").await?;
-    let columns = ["space", "name", "role", "members", "fragments", "waiting", "quarantined", "heads"];
+    let columns = [
+        "space",
+        "name",
+        "role",
+        "members",
+        "fragments",
+        "waiting",
+        "quarantined",
+        "heads",
+    ];
     let none = "no spaces; make one with `rhizome space create NAME`";
-    context.ui.list(&answer.spaces, none, columns, |space: &Space| {
-        [
-            short(&space.id),
-            space.name.clone(),
-            space.role.clone().unwrap_or_else(|| "-".to_owned()),
-            space.members.to_string(),
-            space.fragments.to_string(),
-            space.waiting.to_string(),
-            space.quarantined.to_string(),
-            short(&space.heads),
-        ]
-    })
+    context
+        .ui
+        .list(&answer.spaces, none, columns, |space: &Space| {
+            [
+                short(&space.id),
+                space.name.clone(),
+                space.role.clone().unwrap_or_else(|| "-".to_owned()),
+                space.members.to_string(),
+                space.fragments.to_string(),
+                space.waiting.to_string(),
+                space.quarantined.to_string(),
+                short(&space.heads),
+            ]
+        })
 }

@@ -43,7 +43,10 @@ impl End {
     fn parse(text: &str) -> Self {
         match text.split_once(':') {
             Some((sandbox, path)) if !sandbox.is_empty() && !sandbox.contains('/') => {
-                Self::Sandbox { sandbox: sandbox.to_owned(), path: path.to_owned() }
+                Self::Sandbox {
+                    sandbox: sandbox.to_owned(),
+                    path: path.to_owned(),
+                }
             }
             _ => Self::Here(PathBuf::from(text)),
         }
@@ -58,21 +61,38 @@ pub(crate) async fn run(context: &Context, args: Copy) -> Result<(), Failure> {
             upload(context, &sandbox, &from, &path, &mut copied, 0).await?;
         }
         (End::Sandbox { sandbox, path }, End::Here(to)) => {
-            let base = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
-            let to = if to.is_dir() && !base.is_empty() { to.join(checked_name(&base)?) } else { to };
+            let base = path
+                .trim_end_matches('/')
+                .rsplit('/')
+                .next()
+                .unwrap_or_default()
+                .to_owned();
+            let to = if to.is_dir() && !base.is_empty() {
+                to.join(checked_name(&base)?)
+            } else {
+                to
+            };
             let stat = stat(context, &sandbox, &path).await?;
             download(context, &sandbox, &path, stat.file, &to, &mut copied, 0).await?;
         }
         _ => {
             let hint = "as in `rhizome sandbox cp notes.txt bench:/root/notes.txt`";
-            return Err(Failure::usage("one of the two paths must be in a sandbox", hint));
+            return Err(Failure::usage(
+                "one of the two paths must be in a sandbox",
+                hint,
+            ));
         }
     }
     if context.ui.is_json() {
         let Copied { files, bytes } = copied;
-        return context.ui.object(&serde_json::json!({"schema": 1, "files": files, "bytes": bytes}));
+        return context
+            .ui
+            .object(&serde_json::json!({"schema": 1, "files": files, "bytes": bytes}));
     }
-    context.ui.status(&format!("copied {} file(s), {} bytes", copied.files, copied.bytes));
+    context.ui.status(&format!(
+        "copied {} file(s), {} bytes",
+        copied.files, copied.bytes
+    ));
     Ok(())
 }
 
@@ -89,7 +109,9 @@ async fn into_directory(
     path: String,
     from: &Path,
 ) -> Result<String, Failure> {
-    let name = from.file_name().map(|name| name.to_string_lossy().into_owned());
+    let name = from
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned());
     let is_dir = match stat(context, sandbox, &path).await {
         Ok(stat) => stat.file.kind == FileKind::Dir && from.is_file(),
         Err(Failure::Refused { .. }) => path.ends_with('/'),
@@ -109,24 +131,45 @@ async fn upload(
     copied: &mut Copied,
     depth: usize,
 ) -> Result<(), Failure> {
-    let at = |source| Failure::File { path: from.to_owned(), source };
+    let at = |source| Failure::File {
+        path: from.to_owned(),
+        source,
+    };
     let metadata = fs::metadata(from).map_err(at)?;
     let mode = Some(format!("{:o}", metadata.permissions().mode() & 0o7777));
     let path = Some(to.to_owned());
     if metadata.is_dir() {
         limit(depth, copied, from)?;
-        let made = with_query(&format!("{}/dir", path_of(sandbox)), &[("path", path), ("mode", mode)]);
+        let made = with_query(
+            &format!("{}/dir", path_of(sandbox)),
+            &[("path", path), ("mode", mode)],
+        );
         let _: Done = context.client.put(&made).await?;
         let mut entries: Vec<_> = fs::read_dir(from).and_then(Iterator::collect).map_err(at)?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
-            let below = format!("{}/{}", to.trim_end_matches('/'), entry.file_name().to_string_lossy());
-            Box::pin(upload(context, sandbox, &entry.path(), &below, copied, depth + 1)).await?;
+            let below = format!(
+                "{}/{}",
+                to.trim_end_matches('/'),
+                entry.file_name().to_string_lossy()
+            );
+            Box::pin(upload(
+                context,
+                sandbox,
+                &entry.path(),
+                &below,
+                copied,
+                depth + 1,
+            ))
+            .await?;
         }
         return Ok(());
     }
     let file = tokio::fs::File::open(from).await.map_err(at)?;
-    let put = with_query(&format!("{}/file", path_of(sandbox)), &[("path", path), ("mode", mode)]);
+    let put = with_query(
+        &format!("{}/file", path_of(sandbox)),
+        &[("path", path), ("mode", mode)],
+    );
     let written: FileWritten = context.client.upload(&put, file).await?;
     copied.files += 1;
     copied.bytes += written.bytes;
@@ -142,25 +185,45 @@ async fn download(
     copied: &mut Copied,
     depth: usize,
 ) -> Result<(), Failure> {
-    let at = |source| Failure::File { path: to.to_owned(), source };
+    let at = |source| Failure::File {
+        path: to.to_owned(),
+        source,
+    };
     let query = [("path", Some(from.to_owned()))];
     limit(depth, copied, to)?;
     match entry.kind {
         FileKind::Dir => {
             fs::create_dir_all(to).map_err(at)?;
-            let listing: DirListing =
-                context.client.get(&with_query(&format!("{}/dir", path_of(sandbox)), &query)).await?;
+            let listing: DirListing = context
+                .client
+                .get(&with_query(&format!("{}/dir", path_of(sandbox)), &query))
+                .await?;
             for entry in listing.entries {
                 let to = to.join(checked_name(&entry.name)?);
                 let below = format!("{}/{}", from.trim_end_matches('/'), entry.name);
-                Box::pin(download(context, sandbox, &below, entry, &to, copied, depth + 1)).await?;
+                Box::pin(download(
+                    context,
+                    sandbox,
+                    &below,
+                    entry,
+                    &to,
+                    copied,
+                    depth + 1,
+                ))
+                .await?;
             }
         }
         FileKind::File => {
-            let response = context.client.download(&with_query(&format!("{}/file", path_of(sandbox)), &query)).await?;
+            let response = context
+                .client
+                .download(&with_query(&format!("{}/file", path_of(sandbox)), &query))
+                .await?;
             // A link that stands where the file goes would be followed out of the directory.
             if fs::symlink_metadata(to).is_ok_and(|metadata| metadata.is_symlink()) {
-                return Err(at(io::Error::new(io::ErrorKind::AlreadyExists, "a symbolic link is in the way")));
+                return Err(at(io::Error::new(
+                    io::ErrorKind::AlreadyExists,
+                    "a symbolic link is in the way",
+                )));
             }
             let mut file = fs::File::create(to).map_err(at)?;
             let mut body = reader(response.into_body());
@@ -176,7 +239,9 @@ async fn download(
             copied.files += 1;
         }
         FileKind::Link | FileKind::Other => {
-            context.ui.status(&format!("skipped {from}: neither a file nor a directory"));
+            context
+                .ui
+                .status(&format!("skipped {from}: neither a file nor a directory"));
         }
     }
     Ok(())
@@ -184,7 +249,10 @@ async fn download(
 
 async fn stat(context: &Context, sandbox: &str, path: &str) -> Result<FileStat, Failure> {
     let query = [("path", Some(path.to_owned()))];
-    context.client.get(&with_query(&format!("{}/stat", path_of(sandbox)), &query)).await
+    context
+        .client
+        .get(&with_query(&format!("{}/stat", path_of(sandbox)), &query))
+        .await
 }
 
 /// Refuses names a guest made up to reach outside the directory that is copied into.
@@ -192,14 +260,20 @@ fn checked_name(name: &str) -> Result<&str, Failure> {
     let mut parts = Path::new(name).components();
     match (parts.next(), parts.next()) {
         (Some(Component::Normal(only)), None) if only == name => Ok(name),
-        _ => Err(Failure::Protocol(format!("the sandbox offers a file named `{}`", name.escape_debug()))),
+        _ => Err(Failure::Protocol(format!(
+            "the sandbox offers a file named `{}`",
+            name.escape_debug()
+        ))),
     }
 }
 
 fn limit(depth: usize, copied: &Copied, path: &Path) -> Result<(), Failure> {
     if depth > MAX_DEPTH || copied.files > MAX_FILES {
         let source = io::Error::other(format!("more than {MAX_DEPTH} levels or {MAX_FILES} files"));
-        return Err(Failure::File { path: path.to_owned(), source });
+        return Err(Failure::File {
+            path: path.to_owned(),
+            source,
+        });
     }
     Ok(())
 }
@@ -218,7 +292,9 @@ mod tests {
 
     #[test]
     fn the_sandbox_is_before_the_first_colon() {
-        assert!(matches!(End::parse("bench:/root"), End::Sandbox { sandbox, path } if sandbox == "bench" && path == "/root"));
+        assert!(
+            matches!(End::parse("bench:/root"), End::Sandbox { sandbox, path } if sandbox == "bench" && path == "/root")
+        );
         assert!(matches!(End::parse("./a:b"), End::Here(_)));
         assert!(matches!(End::parse("notes.txt"), End::Here(_)));
     }

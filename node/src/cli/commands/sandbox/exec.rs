@@ -64,7 +64,11 @@ pub(crate) async fn run(context: &Context, args: Exec) -> Result<(), Failure> {
     let path = format!("{}/exec", path_of(&args.sandbox));
     let connection = context.client.upgrade(&path, PROTOCOL, &body).await?;
     let (mut sink, mut frames) = Framed::new(connection, FrameCodec).split();
-    let mut input = if body.stdin { read_input() } else { mpsc::channel(1).1 };
+    let mut input = if body.stdin {
+        read_input()
+    } else {
+        mpsc::channel(1).1
+    };
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     loop {
@@ -83,7 +87,9 @@ pub(crate) async fn run(context: &Context, args: Exec) -> Result<(), Failure> {
             Some(()) = interrupt.recv() => Frame::Signal(SignalKind::interrupt().as_raw_value()),
             Some(()) = terminate.recv() => Frame::Signal(SignalKind::terminate().as_raw_value()),
         };
-        sink.send(outgoing).await.map_err(|error| broken(context, error))?;
+        sink.send(outgoing)
+            .await
+            .map_err(|error| broken(context, error))?;
     }
 }
 
@@ -114,9 +120,17 @@ fn ended(end: ExecEnd) -> Result<(), Failure> {
             eprintln!("the command ran out of time and was killed");
             Err(Failure::Exit(TIMED_OUT))
         }
-        ExecEnd::Error(ErrorInfo { code, message, causes, hint }) => {
-            Err(Failure::Refused { code, message, causes, hint })
-        }
+        ExecEnd::Error(ErrorInfo {
+            code,
+            message,
+            causes,
+            hint,
+        }) => Err(Failure::Refused {
+            code,
+            message,
+            causes,
+            hint,
+        }),
     }
 }
 
@@ -142,5 +156,8 @@ fn read_input() -> mpsc::Receiver<Frame> {
 
 fn broken(context: &Context, error: FrameError) -> Failure {
     let source = io::Error::other(error);
-    Failure::File { path: context.client.socket().to_owned(), source }
+    Failure::File {
+        path: context.client.socket().to_owned(),
+        source,
+    }
 }
