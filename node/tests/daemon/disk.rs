@@ -73,8 +73,12 @@ fn a_full_disk_is_an_error_and_no_loss() {
     fs::remove_file(&filler).unwrap();
     let after = publish(&daemon, 1_000);
     assert_eq!(after.0, 200, "it goes on once there is room: {after:?}");
+    let newest = &daemon.get("/v1/memory?limit=1")["memories"][0];
+    assert_eq!(newest["title"], "number 1000", "and it is found");
     daemon.kill();
     let daemon = Daemon::start(&dir, "laptop");
+    // A list waits until everything durable is in the view.
+    daemon.get("/v1/memory?limit=1");
     let mut client = daemon.client();
     for id in &acked {
         let (status, why) = client.ask("GET", &format!("/v1/why/{id}"), None).unwrap();
