@@ -83,17 +83,27 @@ pub(crate) async fn down(context: &Context) -> Result<(), Failure> {
         .client
         .post("/v1/down", &serde_json::json!({}))
         .await?;
-    let process = PathBuf::from(format!("/proc/{}", status.pid));
     let deadline = tokio::time::Instant::now() + STOP_DEADLINE;
-    while process.exists() && tokio::time::Instant::now() < deadline {
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    while runs(status.pid) && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    if process.exists() {
-        context
-            .ui
-            .status(&format!("process {} is still stopping", status.pid));
+    if runs(status.pid) {
+        return Err(Failure::usage(
+            format!("process {} is still stopping", status.pid),
+            "wait for it, or end it with `kill -9`; nothing that was acknowledged is lost",
+        ));
     }
     context.ui.line("the daemon is stopped")
+}
+
+/// Whether the process runs; one that has ended and waits to be reaped does not.
+fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().next());
+    state.is_some_and(|state| state != "Z")
 }
 
 pub(crate) async fn status(context: &Context) -> Result<(), Failure> {
