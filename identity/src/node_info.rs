@@ -94,7 +94,11 @@ impl NodeInfo {
             seq_ms: self.seq_ms,
             version: self.version.clone(),
         };
-        Ok(envelope::seal(key.secret(), NODE_INFO_DOMAIN, &cbor::encode_canonical(&layout)))
+        Ok(envelope::seal(
+            key.secret(),
+            NODE_INFO_DOMAIN,
+            &cbor::encode_canonical(&layout),
+        ))
     }
 
     /// Parses an entry and checks its signature; the node is whoever signed it.
@@ -128,7 +132,9 @@ impl NodeInfo {
 
     fn check(&self) -> Result<(), NodeInfoError> {
         if !is_name(&self.name) {
-            return Err(NodeInfoError::Malformed("a name is 1 to 64 bytes without control characters"));
+            return Err(NodeInfoError::Malformed(
+                "a name is 1 to 64 bytes without control characters",
+            ));
         }
         if self.addrs.len() > MAX_ADDRS {
             return Err(NodeInfoError::Malformed("at most 16 addresses"));
@@ -148,7 +154,10 @@ mod tests {
         NodeInfo {
             node: key.id(),
             name: "cloud".into(),
-            addrs: vec!["10.0.0.2:4580".parse().unwrap(), "[2001:db8::1]:4580".parse().unwrap()],
+            addrs: vec![
+                "10.0.0.2:4580".parse().unwrap(),
+                "[2001:db8::1]:4580".parse().unwrap(),
+            ],
             seq_ms: 42,
             version: "0.1.0".into(),
         }

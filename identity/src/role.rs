@@ -22,7 +22,13 @@ pub enum Role {
 
 impl Role {
     /// Every role, lowest first.
-    pub const ALL: [Role; 5] = [Role::Relay, Role::Reader, Role::Writer, Role::Admin, Role::Owner];
+    pub const ALL: [Role; 5] = [
+        Role::Relay,
+        Role::Reader,
+        Role::Writer,
+        Role::Admin,
+        Role::Owner,
+    ];
 
     /// Whether the role is handed space keys.
     pub fn can_read(self) -> bool {
