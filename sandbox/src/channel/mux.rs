@@ -14,17 +14,21 @@ use std::{
 };
 
 use rhizome_guest::wire::{
-    Credit, FRAME_COST, Frame, FrameDecoder, Kind, MAX_PAYLOAD, MAX_WINDOW, Payload, WINDOW,
-    WireError, contains_magic, cost,
+    Credit, Frame, FrameDecoder, Kind, MAX_WINDOW, Payload, WINDOW, WireError, cost,
 };
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncWrite},
     sync::{Semaphore, mpsc, oneshot},
-    time::{Instant, interval, timeout},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{ChannelError, ChannelLimits};
+
+mod stream;
+mod tasks;
+
+pub(super) use stream::{Sender, Stream};
 
 /// Frames waiting to be written: 4 MiB at most, so that a ping is not far behind them.
 const SEND_QUEUE_FRAMES: usize = 64;
@@ -32,10 +36,6 @@ const SEND_QUEUE_FRAMES: usize = 64;
 const URGENT_QUEUE_FRAMES: usize = 256;
 /// Frames without credit that one stream may receive: its start, its metadata, its end.
 const MAX_PLAIN_FRAMES: u32 = 4;
-/// Credit is given back in pieces of at least this much, unless nothing is queued.
-const GRANT_STEP: u32 = WINDOW / 4;
-/// Bytes read at once.
-const READ_BYTES: usize = 128 * 1024;
 /// Frames of no consequence (late, or repeated) that a guest may send beyond what explains them.
 const STRAY_BUDGET: u64 = 1 << 20;
 
@@ -117,45 +117,10 @@ struct Pings {
     waiting: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
-/// One stream, as seen by who uses it. Dropping it ends it on both sides.
-pub(super) struct Stream {
-    pub(super) id: u32,
-    pub(super) shared: Arc<Shared>,
-    incoming: mpsc::UnboundedReceiver<Frame>,
-    credit: Arc<Semaphore>,
-    /// Credit used up by frames taken and not yet given back.
-    taken: u32,
-    ended: bool,
-}
-
-/// The sending half of a stream; as many as wanted.
-#[derive(Clone)]
-pub(super) struct Sender {
-    id: u32,
-    shared: Arc<Shared>,
-    credit: Arc<Semaphore>,
-}
-
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared")
             .field("reason", &self.reason.get())
-            .finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for Stream {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stream")
-            .field("id", &self.id)
-            .finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for Sender {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sender")
-            .field("id", &self.id)
             .finish_non_exhaustive()
     }
 }
@@ -190,9 +155,20 @@ impl Shared {
             started: Instant::now(),
             answered: AtomicU64::new(0),
         });
-        tokio::spawn(read(Arc::clone(&shared), reader, decoder, boot, doors));
-        tokio::spawn(write(Arc::clone(&shared), writer, outgoing_rx, urgent_rx));
-        tokio::spawn(keep_alive(Arc::clone(&shared)));
+        tokio::spawn(tasks::read(
+            Arc::clone(&shared),
+            reader,
+            decoder,
+            boot,
+            doors,
+        ));
+        tokio::spawn(tasks::write(
+            Arc::clone(&shared),
+            writer,
+            outgoing_rx,
+            urgent_rx,
+        ));
+        tokio::spawn(tasks::keep_alive(Arc::clone(&shared)));
         shared
     }
 
@@ -479,14 +455,7 @@ impl Streams {
                 credit: Arc::clone(&credit),
             },
         );
-        Stream {
-            id,
-            shared: Arc::clone(shared),
-            incoming: rx,
-            credit,
-            taken: 0,
-            ended: false,
-        }
+        Stream::new(id, Arc::clone(shared), rx, credit)
     }
 
     fn remove(&mut self, id: u32) -> bool {
@@ -502,230 +471,6 @@ impl Streams {
     }
 }
 
-impl Stream {
-    /// Returns the next frame; `None` after the last one.
-    ///
-    /// # Errors
-    /// The channel's end, if it came before the stream's.
-    ///
-    /// # Cancel safety
-    /// Nothing is lost.
-    pub(super) async fn next(&mut self) -> Result<Option<Frame>, ChannelError> {
-        self.give_back();
-        let frame = self.incoming.recv().await;
-        let Some(frame) = frame else {
-            return if self.ended || !self.shared.is_closed() {
-                Ok(None)
-            } else {
-                Err(self.shared.reason())
-            };
-        };
-        if frame.kind.is_data() {
-            self.taken += cost(frame.payload.len());
-        } else if matches!(
-            frame.kind,
-            Kind::Failed | Kind::StreamReset | Kind::Exit | Kind::Done | Kind::FileEnd
-        ) {
-            self.ended = true;
-        }
-        Ok(Some(frame))
-    }
-
-    /// Returns the next frame of a stream that must have one.
-    pub(super) async fn expect(&mut self) -> Result<Frame, ChannelError> {
-        self.next()
-            .await?
-            .ok_or(misbehaved("a stream ended without an end"))
-    }
-
-    /// Whoever asks for the next frame is done with the last one.
-    fn give_back(&mut self) {
-        if self.taken >= GRANT_STEP || (self.taken > 0 && self.incoming.is_empty()) {
-            self.shared.grant(self.id, self.taken);
-            self.taken = 0;
-        }
-    }
-
-    /// Forgets a stream that both sides have ended. A reset would overtake what is queued.
-    pub(super) fn finish(self) {
-        lock(&self.shared.streams).remove(self.id);
-    }
-
-    pub(super) fn sender(&self) -> Sender {
-        Sender {
-            id: self.id,
-            shared: Arc::clone(&self.shared),
-            credit: Arc::clone(&self.credit),
-        }
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        let was_open = lock(&self.shared.streams).remove(self.id);
-        if was_open {
-            self.shared.reset(self.id);
-        }
-    }
-}
-
-impl Sender {
-    /// Sends `data` as it has credit; returns when the last frame of it is queued.
-    pub(super) async fn data(&self, kind: Kind, data: &[u8]) -> Result<(), ChannelError> {
-        for piece in pieces(data) {
-            let permit = self.credit.acquire_many(cost(piece.len())).await;
-            permit.map_err(|_| self.lost())?.forget();
-            self.plain(kind, piece.to_vec()).await?;
-        }
-        Ok(())
-    }
-
-    /// Sends a frame that needs no credit.
-    pub(super) async fn plain(&self, kind: Kind, payload: Vec<u8>) -> Result<(), ChannelError> {
-        if self.credit.is_closed() {
-            return Err(self.lost());
-        }
-        self.shared
-            .send(Frame {
-                kind,
-                stream: self.id,
-                payload,
-            })
-            .await
-    }
-
-    /// Returns why nothing can be sent any more: `Closed` if only this stream ended.
-    fn lost(&self) -> ChannelError {
-        if self.shared.is_closed() {
-            self.shared.reason()
-        } else {
-            ChannelError::Closed
-        }
-    }
-}
-
-/// Cuts data into payloads, none of which holds the magic of a greeting.
-fn pieces(mut data: &[u8]) -> impl Iterator<Item = &[u8]> {
-    // A frame costs at most half a window, so that one can travel while one is worked on.
-    const PIECE: usize = (WINDOW / 2 - FRAME_COST) as usize;
-    const { assert!(PIECE >= MAX_PAYLOAD) };
-    std::iter::from_fn(move || {
-        if data.is_empty() {
-            return None;
-        }
-        let mut len = data.len().min(MAX_PAYLOAD);
-        while contains_magic(&data[..len]) {
-            len = magic_cut(&data[..len]);
-        }
-        let (piece, rest) = data.split_at(len);
-        data = rest;
-        Some(piece)
-    })
-}
-
-fn magic_cut(data: &[u8]) -> usize {
-    let magic = rhizome_guest::wire::MAGIC;
-    data.windows(magic.len())
-        .position(|window| window == magic)
-        .map_or(data.len(), |at| at + magic.len() / 2)
-}
-
-async fn read<R: AsyncRead + Unpin>(
-    shared: Arc<Shared>,
-    mut reader: R,
-    mut decoder: FrameDecoder,
-    boot: [u8; 16],
-    doors: mpsc::Sender<Stream>,
-) {
-    let mut buffer = vec![0; READ_BYTES];
-    let reason = loop {
-        match drain(&shared, &mut decoder, boot, &doors) {
-            Ok(()) => {}
-            Err(reason) => break reason,
-        }
-        let read = tokio::select! {
-            biased;
-            () = shared.cancel.cancelled() => return,
-            read = reader.read(&mut buffer) => read,
-        };
-        match read {
-            Ok(0) => break ChannelError::Gone,
-            Ok(len) => decoder.extend(&buffer[..len]),
-            Err(error) => break lost(error),
-        }
-        // A flood must not keep the runtime's other tasks from running.
-        tokio::task::coop::consume_budget().await;
-    };
-    shared.close(reason);
-}
-
-fn drain(
-    shared: &Arc<Shared>,
-    decoder: &mut FrameDecoder,
-    boot: [u8; 16],
-    doors: &mpsc::Sender<Stream>,
-) -> Result<(), ChannelError> {
-    while let Some(frame) = decoder.next_frame().map_err(malformed)? {
-        shared.receive(frame, boot, doors)?;
-    }
-    Ok(())
-}
-
-async fn write<W: AsyncWrite + Unpin>(
-    shared: Arc<Shared>,
-    mut writer: W,
-    mut outgoing: mpsc::Receiver<Frame>,
-    mut urgent: mpsc::Receiver<Frame>,
-) {
-    let patience = shared.limits.ping_deadline;
-    let mut bytes = Vec::with_capacity(MAX_PAYLOAD + 64);
-    loop {
-        let frame = tokio::select! {
-            biased;
-            () = shared.cancel.cancelled() => break,
-            Some(frame) = urgent.recv() => frame,
-            Some(frame) = outgoing.recv() => frame,
-            else => break,
-        };
-        bytes.clear();
-        if let Err(error) = frame.encode(&mut bytes) {
-            shared.close(malformed(error));
-            break;
-        }
-        let written = tokio::select! {
-            biased;
-            () = shared.cancel.cancelled() => break,
-            written = timeout(patience, writer.write_all(&bytes)) => written,
-        };
-        match written {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => shared.close(lost(error)),
-            Err(_) => shared.close(ChannelError::Unresponsive { after: patience }),
-        }
-    }
-    // The other end sees the end even while someone holds the channel.
-    let _ = writer.shutdown().await;
-}
-
-async fn keep_alive(shared: Arc<Shared>) {
-    let deadline = shared.limits.ping_deadline;
-    let mut ticks = interval(shared.limits.ping_interval);
-    loop {
-        tokio::select! {
-            () = shared.cancel.cancelled() => return,
-            _ = ticks.tick() => {}
-        }
-        match timeout(deadline, shared.ping()).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(_)) => return,
-            Err(_) => {
-                shared.close(ChannelError::Unresponsive { after: deadline });
-                return;
-            }
-        }
-    }
-}
-
 /// Decodes the message of a frame.
 pub(super) fn decode<P: Payload>(frame: &Frame) -> Result<P, ChannelError> {
     frame.message().map_err(malformed)
@@ -737,15 +482,6 @@ pub(super) fn malformed(source: WireError) -> ChannelError {
 
 pub(super) fn misbehaved(what: &'static str) -> ChannelError {
     ChannelError::Misbehaved { what }
-}
-
-/// Tells the other end's end from a fault of the connection.
-fn lost(error: std::io::Error) -> ChannelError {
-    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-    match error.kind() {
-        BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof => ChannelError::Gone,
-        _ => ChannelError::io(error),
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
