@@ -2,46 +2,43 @@
 
 use std::{fmt, str::FromStr};
 
-use minicbor::{Decode, Decoder, Encode, Encoder, decode, encode};
-use rhizome_identity::{Hash, SpaceId};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
-/// A string that is not 64 hexadecimal digits.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an id: expected 64 hexadecimal digits")]
-pub struct ParseMemoryIdError(String);
+use minicbor::{Decode, Encode};
+use rhizome_identity::{ParseIdError, SpaceId};
+use serde::{Deserialize, Serialize};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name([u8; 32]);
+        #[derive(
+            Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode, Serialize, Deserialize,
+        )]
+        #[cbor(transparent)]
+        #[serde(transparent)]
+        pub struct $name(#[n(0)] rhizome_identity::Hash);
 
         impl $name {
             /// Wraps 32 raw bytes.
             #[must_use]
             pub const fn from_bytes(bytes: [u8; 32]) -> Self {
-                Self(bytes)
+                Self(rhizome_identity::Hash::from_bytes(bytes))
             }
 
             /// Returns the raw bytes.
             #[must_use]
             pub const fn as_bytes(&self) -> &[u8; 32] {
-                &self.0
+                self.0.as_bytes()
             }
 
             /// Returns the first ten hexadecimal digits, for logs and tables.
             #[must_use]
             pub fn fmt_short(&self) -> String {
-                let mut text = self.to_string();
-                text.truncate(10);
-                text
+                self.0.fmt_short()
             }
         }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+                self.0.fmt(f)
             }
         }
 
@@ -52,52 +49,22 @@ macro_rules! id {
         }
 
         impl FromStr for $name {
-            type Err = ParseMemoryIdError;
+            type Err = ParseIdError;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                parse_hex(text).map(Self).ok_or_else(|| ParseMemoryIdError(text.chars().take(80).collect()))
+                text.parse().map(Self)
             }
         }
 
-        impl<C> Encode<C> for $name {
-            fn encode<W: encode::Write>(
-                &self,
-                e: &mut Encoder<W>,
-                _: &mut C,
-            ) -> Result<(), encode::Error<W::Error>> {
-                e.bytes(&self.0)?.ok()
-            }
-        }
-
-        impl<'b, C> Decode<'b, C> for $name {
-            fn decode(d: &mut Decoder<'b>, _: &mut C) -> Result<Self, decode::Error> {
-                let at = d.position();
-                let bytes = d.bytes()?;
-                bytes.try_into().map(Self).map_err(|_| decode::Error::message("an id has 32 bytes").at(at))
-            }
-        }
-
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-            }
-        }
-
-        impl From<$name> for Hash {
+        impl From<$name> for rhizome_identity::Hash {
             fn from(id: $name) -> Self {
-                Self::from_bytes(id.0)
+                id.0
             }
         }
 
-        impl From<Hash> for $name {
-            fn from(hash: Hash) -> Self {
-                Self(*hash.as_bytes())
+        impl From<rhizome_identity::Hash> for $name {
+            fn from(hash: rhizome_identity::Hash) -> Self {
+                Self(hash)
             }
         }
     };
@@ -122,20 +89,6 @@ pub enum Lane {
     Authority,
     /// The fragments of one space.
     Space(SpaceId),
-}
-
-fn parse_hex(text: &str) -> Option<[u8; 32]> {
-    let digits = text.as_bytes();
-    if digits.len() != 64 {
-        return None;
-    }
-    let mut bytes = [0; 32];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let high = char::from(pair[0]).to_digit(16)?;
-        let low = char::from(pair[1]).to_digit(16)?;
-        *byte = u8::try_from(high << 4 | low).expect("two hexadecimal digits fit a byte");
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]
