@@ -153,7 +153,7 @@ impl Sandboxes {
     /// Returns every sandbox, the newest first.
     pub fn list(&self) -> Vec<SandboxInfo> {
         let mut infos: Vec<_> = self.inner.entries().values().map(|e| e.info()).collect();
-        infos.sort_by(|a, b| (b.created_ms, b.id).cmp(&(a.created_ms, a.id)));
+        infos.sort_by_key(|info| std::cmp::Reverse((info.created_ms, info.id)));
         infos
     }
 

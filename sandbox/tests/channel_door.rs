@@ -1,4 +1,5 @@
 //! Connections of programs in the guest, carried to their node.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 #[path = "channel_support/guest.rs"]
 mod support;

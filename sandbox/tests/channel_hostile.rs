@@ -1,4 +1,5 @@
 //! Guests that break every rule they can.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
 //! The `rhizome` command inside a sandbox, against a node that the test plays.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 use std::{
     ffi::OsStr,

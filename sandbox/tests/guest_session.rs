@@ -1,4 +1,5 @@
 //! One agent, hosts that come and go.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 #[path = "channel_support/guest.rs"]
 mod support;

@@ -2,6 +2,7 @@
 //!
 //! One sandbox serves every case that leaves it alive: a boot under emulation takes seconds. On a
 //! host without QEMU each test says so by name and passes.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 #[path = "vm_minimal/support.rs"]
 mod support;

@@ -1,3 +1,5 @@
+//! Connections that programs in the guest open to their node.
+
 use std::{
     io,
     pin::Pin,

@@ -1,3 +1,5 @@
+//! What ends a channel, a command or a transfer, and what to do about it.
+
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use rhizome_guest::wire::{Failure, FailureCode, WireError};

@@ -1,3 +1,5 @@
+//! Commands in the guest: their events, their input, their end.
+
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;

@@ -1,3 +1,5 @@
+//! Files and directories of the guest.
+
 use std::{
     io,
     pin::Pin,

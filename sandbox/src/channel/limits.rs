@@ -1,3 +1,5 @@
+//! What a channel allows its guest.
+
 use std::time::Duration;
 
 /// What a channel allows its guest, and for how long it waits for it.

@@ -93,7 +93,7 @@ impl<W: Write> CpioWriter<W> {
     }
 
     fn pad(&mut self) -> io::Result<()> {
-        while self.written % 4 != 0 {
+        while !self.written.is_multiple_of(4) {
             self.put(b"\0")?;
         }
         Ok(())

@@ -1,5 +1,9 @@
 //! The real agent as an ordinary process at the other end of a socket pair.
-#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "each test file uses its share; what a test prepares has to work"
+)]
 
 use std::{
     io::{BufRead, BufReader},

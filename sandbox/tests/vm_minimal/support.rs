@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 pub(crate) fn skipped(test: &str) -> bool {
     let missing = Qemu::new(None).program().is_err();
     if missing {
-        println!(
+        eprintln!(
             "skipped: {test}: qemu-system-x86_64 is not installed (apt-get install qemu-system-x86)"
         );
     }

@@ -1,3 +1,5 @@
+//! The door: connections of programs in the guest, carried to the host as streams.
+
 use std::{
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},

@@ -1,3 +1,5 @@
+//! Programs that run for the host: found, started, fed, heard, ended.
+
 use std::{
     ffi::{OsStr, OsString},
     fs, io,

@@ -1,3 +1,5 @@
+//! From the system's errors to what the host is told.
+
 use std::{fmt::Display, io};
 
 use rhizome_guest::wire::{Failure, FailureCode};

@@ -1,3 +1,5 @@
+//! Files and directories that the host reads, writes, lists and removes.
+
 use std::{
     ffi::OsString,
     fs::{self, File, OpenOptions},

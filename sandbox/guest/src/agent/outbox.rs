@@ -1,3 +1,5 @@
+//! Frames on their way to the host: who goes first, and who waits for a turn.
+
 use std::{
     collections::VecDeque,
     io::Write,

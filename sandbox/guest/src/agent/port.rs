@@ -1,3 +1,5 @@
+//! The virtio-serial port: finding it, and knowing when a host is there.
+
 use std::{
     fs::{self, File, OpenOptions},
     io, thread,

@@ -1,3 +1,5 @@
+//! PID 1's duty: every child that ended is taken in, our own and orphans.
+
 use std::{
     collections::BTreeMap,
     io,

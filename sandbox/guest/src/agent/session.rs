@@ -1,3 +1,5 @@
+//! What runs for one host, and how much of it may run at once.
+
 use std::{
     collections::BTreeMap,
     sync::{
@@ -17,12 +19,16 @@ const MAX_FILES: usize = 32;
 /// Connections to the door that may be open at once.
 const MAX_DOORS: usize = 32;
 
+/// The open streams, by number.
+type Streams = BTreeMap<u32, (Family, Arc<Stream>)>;
+
 /// What runs for one host, from its greeting to its end.
 pub(crate) struct Session {
     pub(crate) nonce: [u8; 16],
     number: u64,
     outbox: Arc<Outbox>,
-    streams: Mutex<Option<BTreeMap<u32, (Family, Arc<Stream>)>>>,
+    /// `None` once it has ended.
+    streams: Mutex<Option<Streams>>,
     last_door: AtomicU32,
 }
 
@@ -51,7 +57,7 @@ impl Session {
             nonce,
             number,
             outbox,
-            streams: Mutex::new(Some(BTreeMap::new())),
+            streams: Mutex::new(Some(Streams::new())),
             last_door: AtomicU32::new(0),
         }
     }
@@ -222,7 +228,7 @@ impl Session {
     }
 }
 
-fn count(streams: &BTreeMap<u32, (Family, Arc<Stream>)>, family: Family) -> usize {
+fn count(streams: &Streams, family: Family) -> usize {
     streams.values().filter(|(of, _)| *of == family).count()
 }
 

@@ -1,3 +1,5 @@
+//! One stream with its credit, between the thread that reads frames and those that work.
+
 use std::{
     collections::VecDeque,
     sync::{Arc, Condvar, Mutex, OnceLock, PoisonError},

@@ -1,3 +1,5 @@
+//! Users and groups by name or number, from the guest's own `/etc`.
+
 use std::fs;
 
 /// Who a program runs as.

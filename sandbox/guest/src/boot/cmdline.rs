@@ -1,3 +1,5 @@
+//! The words on the kernel's command line that are ours.
+
 /// Prefix of our words on the kernel's command line.
 const PREFIX: &str = "rhizome.";
 

@@ -1,3 +1,5 @@
+//! The loopback device, brought up by one netlink message.
+
 use std::io;
 
 use rustix::net::{

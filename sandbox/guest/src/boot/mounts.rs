@@ -1,3 +1,5 @@
+//! The file systems that every guest has.
+
 use std::{
     ffi::CStr,
     fs, io,

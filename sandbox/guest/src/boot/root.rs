@@ -1,3 +1,5 @@
+//! From the initramfs to the root that the host asks for.
+
 use std::{
     ffi::CString,
     fs, io,
@@ -85,7 +87,7 @@ pub(crate) fn switch(plan: &Plan, warnings: &mut Warnings) -> io::Result<()> {
     for dir in ["dev", "proc", "sys", "run"] {
         let target = root.join(dir);
         fs::create_dir_all(&target)?;
-        mount_move(&Path::new("/").join(dir), &target)?;
+        mount_move(Path::new("/").join(dir), &target)?;
     }
     forget_initramfs();
     chdir(root)?;

@@ -1,3 +1,5 @@
+//! A small parser of options: the guest's binary is kept small, and `clap` is not.
+
 use super::CliError;
 
 /// What a command takes.

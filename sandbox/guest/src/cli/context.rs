@@ -1,3 +1,5 @@
+//! `rhizome context`: checkpoint a task's working context, and resume it.
+
 use std::io::Write;
 
 use serde_json::{Map, Value, json};

@@ -1,3 +1,5 @@
+//! Requests to the node through the door.
+
 use std::{
     env, fmt,
     io::{self, Read, Write},

@@ -1,3 +1,5 @@
+//! The commands, their options and their help.
+
 use super::args::Spec;
 
 pub(crate) const TOP: &str = "\

@@ -1,3 +1,5 @@
+//! `rhizome memory` and `rhizome self`: publish, recall, watch, and who we are here.
+
 use std::io::{BufRead, BufReader, Read, Write};
 
 use serde_json::{Map, Value, json};

@@ -1,3 +1,5 @@
+//! Output for people: cleaned of what a terminal would act on, with origin and time.
+
 use std::io::{self, BufWriter, Write};
 
 use serde_json::Value;
