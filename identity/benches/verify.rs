@@ -1,5 +1,4 @@
 //! What a signature costs: one at a time, in a batch, and as plain `ed25519-dalek` does it.
-#![allow(missing_docs)]
 
 use divan::{Bencher, counter::ItemsCount};
 use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};

@@ -244,7 +244,7 @@ pub fn close_invite(
 /// # Errors
 /// [`IssueError::NotAllowed`], [`IssueError::UnknownSpace`], [`IssueError::NoKey`] if this node
 /// lacks a space's newest key.
-#[allow(clippy::too_many_arguments)] // each is one field of the record
+#[expect(clippy::too_many_arguments, reason = "each is one field of the record")]
 pub fn grant(
     node: &NodeKey,
     authority: &Authority,

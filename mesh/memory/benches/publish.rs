@@ -5,7 +5,11 @@
 //! - durable publishes of one author, one after the other, and by 64 at a time;
 //! - batch verification of ed25519 signatures: the limit of admission;
 //! - admission of foreign fragments: decode, checks, signatures, one append and sync per batch.
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark reports on stdout and has nobody to return an error to"
+)]
 
 #[path = "../tests/support/mesh.rs"]
 mod mesh;

@@ -321,7 +321,7 @@ pub(crate) fn apply(
         let mut wanted = heads.to_vec();
         found.sort_unstable();
         wanted.sort_unstable();
-        if found != wanted || scratch.get_missing_deps(&[]) != [] {
+        if found != wanted || !scratch.get_missing_deps(&[]).is_empty() {
             return Err(Reason::DoesNotReload {
                 what: "its heads differ".to_owned(),
             });

@@ -193,9 +193,7 @@ impl View {
             Err(ViewError::Damaged(what)) => {
                 tracing::warn!(dir = %dir.display(), what, "the view is damaged and is derived anew");
                 match std::fs::remove_file(dir.join("view.redb")) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                        return Err(io(error));
-                    }
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(error)),
                     _ => Self::open_as_is(dir),
                 }
             }

@@ -1,5 +1,5 @@
 //! What a peer may send, and what it gets.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 #[path = "support/mesh.rs"]
 mod mesh;
@@ -159,7 +159,7 @@ fn an_agent_that_no_record_certifies_is_refused() {
             doc: DocId::from_bytes(*Hash::of(&n.to_be_bytes()).as_bytes()),
             ..header.clone()
         };
-        if n < 3 || n > 1990 {
+        if !(3..=1990).contains(&n) {
             let verdict = world.admit(&world.sign_as(&stranger, header, b"body"));
             assert_eq!(verdict, Verdict::Wait(Missing::Authority));
         }

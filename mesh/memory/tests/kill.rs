@@ -2,7 +2,11 @@
 //!
 //! The child is this very test binary, run again with an environment variable that makes one of
 //! its tests publish until it is killed. It says on its standard output what was acknowledged.
-#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "what a test prepares has to work; the child reports on stdout"
+)]
 
 #[path = "support/mesh.rs"]
 mod mesh;

@@ -1,5 +1,5 @@
 //! A replica as its users see it: publish, admit, read, reopen.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 #[path = "support/mesh.rs"]
 mod mesh;

@@ -1,4 +1,5 @@
 //! What fragments add up to, on one node and between nodes.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 #[path = "view/support.rs"]
 mod support;

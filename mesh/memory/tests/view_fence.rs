@@ -1,4 +1,5 @@
 //! What bad fragments do to a view: nothing, but to be listed.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 #[path = "view/support.rs"]
 mod support;

@@ -1,4 +1,5 @@
 //! Finding memories by words.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 #[path = "view/support.rs"]
 mod support;

@@ -120,7 +120,7 @@ fn write(
         document.transaction()
     } else {
         let isolated = document.transaction_at(PatchLog::inactive(), heads);
-        isolated.map_err(|mismatch| AutomergeError::from(mismatch))?
+        isolated.map_err(AutomergeError::from)?
     };
     fill(&mut write, &EntryKeys { actor, seq })?;
     write.commit().0.ok_or(WriteError::Empty)?;

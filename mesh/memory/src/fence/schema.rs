@@ -105,7 +105,7 @@ impl Check<'_> {
                 let map = map
                     .filter(|_| shape == Shape::Context)
                     .ok_or("there is no such map")?;
-                if operation.pred.len() != 0 {
+                if !operation.pred.is_empty() {
                     return Err("an entry cannot be overwritten".into());
                 }
                 let place = self

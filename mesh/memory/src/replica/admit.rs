@@ -11,7 +11,7 @@ use rhizome_identity::{AgentId, NodeId, SpaceId};
 use super::{
     journal::{Entry, Item, Ticket},
     request::AdmitOutcome,
-    state::Inner,
+    state::{Chain, Inner},
 };
 use crate::{Fragment, FragmentId, Missing, RejectReason, Verdict, check_signatures};
 
@@ -225,10 +225,7 @@ impl Inner {
 
     /// Returns the chains of this node's own agents that a batch may move, in order: a store put
     /// back from a backup learns its own later fragments from its peers.
-    fn lock_own_chains(
-        &self,
-        candidates: &[Candidate],
-    ) -> Vec<Arc<std::sync::Mutex<Option<super::state::ChainTip>>>> {
+    fn lock_own_chains(&self, candidates: &[Candidate]) -> Vec<Chain> {
         let own: BTreeSet<(SpaceId, AgentId)> = {
             let state = self.state();
             let is_news = |candidate: &&Candidate| {

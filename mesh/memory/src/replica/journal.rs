@@ -60,7 +60,7 @@ pub(super) enum Item {
     Record(SignedRecord),
     Body(Hash),
     Evidence {
-        fragment: Fragment,
+        fragment: Box<Fragment>,
         other: FragmentId,
     },
 }
@@ -89,6 +89,7 @@ impl Entry {
     pub(super) fn evidence(fragment: Fragment, other: FragmentId) -> Self {
         let mut wire = other.as_bytes().to_vec();
         wire.extend_from_slice(&fragment.encode());
+        let fragment = Box::new(fragment);
         Self::new(Item::Evidence { fragment, other }, Bytes::from(wire))
     }
 

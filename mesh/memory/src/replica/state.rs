@@ -42,7 +42,7 @@ pub(super) struct Inner {
     pub(super) view: Mutex<View>,
     pub(super) events: broadcast::Sender<Event>,
     pub(super) sets: RwLock<BTreeMap<Lane, Arc<RwLock<IdSet>>>>,
-    pub(super) chains: Mutex<BTreeMap<(SpaceId, AgentId), Arc<Mutex<Option<ChainTip>>>>>,
+    pub(super) chains: Mutex<BTreeMap<(SpaceId, AgentId), Chain>>,
     /// One batch of foreign records at a time, so that none is judged by a state that is passing.
     pub(super) recording: Mutex<WaitingRecords>,
     /// One batch of foreign fragments at a time, so that none is stored twice.
@@ -66,6 +66,9 @@ pub(super) struct State {
     pub(super) recheck: Vec<Fragment>,
 }
 
+/// The lock under which an author's chain goes on; empty until it was looked up.
+pub(super) type Chain = Arc<Mutex<Option<ChainTip>>>;
+
 /// Where an author's chain goes on: beyond what is durable, while writes are under way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ChainTip {
@@ -84,7 +87,10 @@ impl std::fmt::Debug for Inner {
 }
 
 impl Inner {
-    #[allow(clippy::too_many_arguments)]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is a part that opening made"
+    )]
     pub(super) fn new(
         key: NodeKey,
         dir: PathBuf,
@@ -132,7 +138,7 @@ impl Inner {
     }
 
     /// Returns the lock under which an author's chain goes on.
-    pub(super) fn chain(&self, space: SpaceId, author: AgentId) -> Arc<Mutex<Option<ChainTip>>> {
+    pub(super) fn chain(&self, space: SpaceId, author: AgentId) -> Chain {
         let mut chains = self.chains.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(chains.entry((space, author)).or_default())
     }

@@ -212,12 +212,15 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, ViewError>) -> Result<
 /// Most bytes of the database that are kept in memory.
 const CACHE_BYTES: usize = 32 * 1024 * 1024;
 
+/// A row as it is stored.
+pub(crate) type KeyValue = (Vec<u8>, Vec<u8>);
+
 /// Returns the rows whose key begins with `prefix`, at most `limit`.
 pub(crate) fn with_prefix(
     table: &impl ReadableTable<&'static [u8], &'static [u8]>,
     prefix: &[u8],
     limit: usize,
-) -> Result<Vec<(Vec<u8>, Vec<u8>)>, ViewError> {
+) -> Result<Vec<KeyValue>, ViewError> {
     let mut rows = Vec::new();
     for row in table.range(prefix..)? {
         let (key, value) = row?;

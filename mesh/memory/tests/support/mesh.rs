@@ -1,5 +1,9 @@
 //! A mesh for tests: nodes with one agent each, and a space that all of them may write.
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "each test file uses its share; what a test prepares has to work"
+)]
 
 use std::{path::Path, sync::Arc};
 
@@ -13,22 +17,22 @@ use rhizome_memory::{
     Published, Replica, ReplicaConfig,
 };
 
-pub struct Node {
-    pub key: NodeKey,
-    pub agent: AgentKey,
+pub(crate) struct Node {
+    pub(crate) key: NodeKey,
+    pub(crate) agent: AgentKey,
 }
 
-pub struct Mesh {
-    pub nodes: Vec<Node>,
-    pub space: SpaceId,
-    pub space_key: SpaceKey,
-    pub log: RecordLog,
-    pub records: Vec<SignedRecord>,
+pub(crate) struct Mesh {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) space: SpaceId,
+    pub(crate) space_key: SpaceKey,
+    pub(crate) log: RecordLog,
+    pub(crate) records: Vec<SignedRecord>,
 }
 
 impl Mesh {
     /// Founds a mesh of `nodes` nodes, from the same seed the same keys.
-    pub fn of(nodes: u8) -> Self {
+    pub(crate) fn of(nodes: u8) -> Self {
         let nodes: Vec<Node> = (0..nodes)
             .map(|n| Node {
                 key: NodeKey::from_seed([n + 1; 32]),
@@ -84,7 +88,7 @@ impl Mesh {
     }
 
     /// Founds a mesh of one node with `agents` agents, each behind the same node key.
-    pub fn with_agents(agents: usize) -> Self {
+    pub(crate) fn with_agents(agents: usize) -> Self {
         let mut mesh = Self::of(1);
         for n in 1..agents {
             let seed = u8::try_from(n).unwrap() + 101;
@@ -104,30 +108,30 @@ impl Mesh {
         mesh
     }
 
-    pub fn authority(&self) -> Authority {
+    pub(crate) fn authority(&self) -> Authority {
         self.log.resolve()
     }
 
-    pub fn lane(&self) -> Lane {
+    pub(crate) fn lane(&self) -> Lane {
         Lane::Space(self.space)
     }
 
     /// Opens the replica of a node, with the authority log in it.
-    pub fn open(&self, node: usize, dir: &Path) -> Replica {
+    pub(crate) fn open(&self, node: usize, dir: &Path) -> Replica {
         self.open_with(node, dir, ReplicaConfig::default())
     }
 
-    pub fn open_with(&self, node: usize, dir: &Path, config: ReplicaConfig) -> Replica {
+    pub(crate) fn open_with(&self, node: usize, dir: &Path, config: ReplicaConfig) -> Replica {
         let replica = Replica::open(dir, self.nodes[node].key.clone(), config).unwrap();
         replica.append_records(self.records.clone()).unwrap();
         replica
     }
 
-    pub fn publish(&self, node: usize, replica: &Replica, title: &str) -> Published {
+    pub(crate) fn publish(&self, node: usize, replica: &Replica, title: &str) -> Published {
         self.try_publish(node, replica, title).unwrap()
     }
 
-    pub fn try_publish(
+    pub(crate) fn try_publish(
         &self,
         node: usize,
         replica: &Replica,
@@ -140,7 +144,7 @@ impl Mesh {
         )
     }
 
-    pub fn try_publish_draft(
+    pub(crate) fn try_publish_draft(
         &self,
         node: usize,
         replica: &Replica,
@@ -154,7 +158,12 @@ impl Mesh {
         replica.publish(&self.nodes[node].agent, request)
     }
 
-    pub fn checkpoint(&self, node: usize, replica: &Replica, patch: ContextPatch) -> Published {
+    pub(crate) fn checkpoint(
+        &self,
+        node: usize,
+        replica: &Replica,
+        patch: ContextPatch,
+    ) -> Published {
         let request = CheckpointRequest {
             space: self.space,
             task: "mend the parser".into(),
@@ -167,7 +176,7 @@ impl Mesh {
     }
 
     /// Returns the wire form of published fragments, in the order given.
-    pub fn wires(&self, replica: &Replica, published: &[Published]) -> Vec<Bytes> {
+    pub(crate) fn wires(&self, replica: &Replica, published: &[Published]) -> Vec<Bytes> {
         let ids: Vec<Hash> = published
             .iter()
             .map(|published| published.id.into())
@@ -177,12 +186,12 @@ impl Mesh {
         wires
     }
 
-    pub fn wires_of(&self, replica: &Replica, ids: &[FragmentId]) -> Vec<Bytes> {
+    pub(crate) fn wires_of(&self, replica: &Replica, ids: &[FragmentId]) -> Vec<Bytes> {
         let ids: Vec<Hash> = ids.iter().map(|id| Hash::from(*id)).collect();
         replica.wires(self.lane(), &ids, usize::MAX)
     }
 
-    pub fn ids(&self, replica: &Replica) -> usize {
+    pub(crate) fn ids(&self, replica: &Replica) -> usize {
         Arc::clone(&replica.id_set(self.lane()))
             .read()
             .unwrap()

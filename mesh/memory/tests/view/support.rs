@@ -1,5 +1,9 @@
 //! Views with writers, without keys, disks or peers.
-#![allow(dead_code)] // Each test binary uses its part.
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "each test file uses its share; what a test prepares has to work"
+)]
 
 use std::{collections::BTreeMap, path::Path};
 
