@@ -1,5 +1,4 @@
 //! Every acknowledged fragment reaches every node, whatever the network does.
-#![allow(missing_docs)]
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
 //! A node that loses what it had not synced never signs two fragments for one position.
-#![allow(missing_docs)]
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
 //! A hostile member stops nobody but itself.
-#![allow(missing_docs)]
 
 use std::time::Duration;
 

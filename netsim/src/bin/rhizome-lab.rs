@@ -1,5 +1,7 @@
 //! `rhizome-lab`: sets up what tests and the demo need, and shows the main job on real parts.
 
+#![forbid(unsafe_code)]
+
 use std::{env, io::Write, path::PathBuf, process::ExitCode};
 
 use rhizome_netsim::lab::{LabError, demo, setup};
