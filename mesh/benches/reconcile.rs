@@ -1,7 +1,7 @@
 //! Bytes, round trips and time of reconciliation, with `negentropy` beside it.
 //!
 //! `cargo bench -p rhizome-mesh --bench reconcile`
-#![allow(missing_docs, clippy::print_stdout, clippy::expect_used)]
+#![allow(clippy::print_stdout, reason = "a benchmark reports on stdout")]
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
 //! Joining: what an invite opens, and everything that it does not.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 #[path = "support/net.rs"]
 mod support;

@@ -1,5 +1,4 @@
 //! The address book dials everyone it knows, patiently, for ever.
-#![allow(missing_docs)]
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Reconciliation finds the difference, the whole difference and nothing else, in bounds.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 use std::collections::BTreeSet;
 

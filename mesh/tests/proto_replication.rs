@@ -1,5 +1,5 @@
 //! Two cores in one room: what they make each other hold, and what a hostile one achieves.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -25,7 +25,14 @@ const MAX_NEWS: usize = 4096;
 /// peers behind us may still need it. Old fragments that someone replays are not forwarded.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Recent {
-    news: Arc<Mutex<(VecDeque<(Instant, Hash)>, BTreeMap<Hash, Instant>)>>,
+    news: Arc<Mutex<News>>,
+}
+
+#[derive(Debug, Default)]
+struct News {
+    /// Oldest first.
+    order: VecDeque<(Instant, Hash)>,
+    stored_at: BTreeMap<Hash, Instant>,
 }
 
 impl Recent {
@@ -33,8 +40,8 @@ impl Recent {
     pub(crate) fn note(&self, id: Hash) {
         let now = Instant::now();
         let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
-        let (order, times) = &mut *news;
-        if times.insert(id, now).is_none() {
+        let News { order, stored_at } = &mut *news;
+        if stored_at.insert(id, now).is_none() {
             order.push_back((now, id));
         }
         while order
@@ -42,13 +49,15 @@ impl Recent {
             .is_some_and(|(at, _)| order.len() > MAX_NEWS || now.duration_since(*at) > NEWS_FOR)
         {
             let (_, old) = order.pop_front().expect("the front was seen");
-            times.remove(&old);
+            stored_at.remove(&old);
         }
     }
 
     fn contains(&self, id: &Hash) -> bool {
         let news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
-        news.1.get(id).is_some_and(|at| at.elapsed() <= NEWS_FOR)
+        news.stored_at
+            .get(id)
+            .is_some_and(|at| at.elapsed() <= NEWS_FOR)
     }
 }
 

@@ -1,6 +1,9 @@
 //! Whole nodes in one process: a replica and a mesh over real sockets on loopback.
-
-#![allow(dead_code, reason = "each test file uses its share")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "each test file uses its share; what a test prepares has to work"
+)]
 
 use std::{
     future::Future,

@@ -250,7 +250,7 @@ fn refusal(error: RedeemError) -> Refusal {
     match error {
         RedeemError::Expired { .. } => Refusal::Expired,
         RedeemError::Spent { .. } => Refusal::Spent,
-        RedeemError::Closed { .. } => Refusal::Closed,
+        RedeemError::Closed => Refusal::Closed,
         _ => Refusal::Unknown,
     }
 }
