@@ -23,11 +23,12 @@ pub(super) struct Pending {
     fragment: Option<FragmentId>,
 }
 
-/// What a new change builds on: hashes for automerge, fragments for the header.
+/// What a new change builds on.
 struct Base {
     document: automerge::Automerge,
     heads: Vec<ChangeHash>,
-    deps: Vec<FragmentId>,
+    /// Changes that are on their way, and the fragments they came in.
+    named: Vec<(ChangeHash, FragmentId)>,
 }
 
 impl View {
@@ -76,10 +77,22 @@ impl View {
         write: impl FnOnce(&mut Base) -> Result<Vec<u8>, String>,
     ) -> Result<Composed, ComposeError> {
         let live = self.live_document(key)?;
-        let base = self.base(key, &live, &ctx);
-        let budget = own_use(&live, &ctx, &key.doc);
+        let composed = self.compose_on(&live, key, ctx, kind, field, write);
         self.live.put(*key, live);
-        let mut base = base?;
+        composed
+    }
+
+    fn compose_on(
+        &mut self,
+        live: &Live,
+        key: &DocKey,
+        ctx: ComposeContext,
+        kind: Kind,
+        field: &'static str,
+        write: impl FnOnce(&mut Base) -> Result<Vec<u8>, String>,
+    ) -> Result<Composed, ComposeError> {
+        let mut base = self.base(key, live, &ctx)?;
+        let budget = own_use(live, &ctx, &key.doc);
         if budget.0 >= MAX_CHANGES_PER_AUTHOR || budget.1 + MAX_CHANGE as u64 > MAX_AUTHOR_BYTES {
             return Err(ComposeError::Full {
                 changes: budget.0,
@@ -100,6 +113,7 @@ impl View {
         }
         let parsed = Change::from_bytes(change.clone())
             .map_err(|error| ComposeError::Automerge(error.to_string()))?;
+        let deps = named_deps(key, live, &base, &parsed)?;
         self.pending.entry(*key).or_default().push(Pending {
             change: parsed,
             fragment: None,
@@ -108,7 +122,7 @@ impl View {
             doc: key.doc,
             kind,
             change,
-            deps: base.deps,
+            deps,
         })
     }
 
@@ -163,44 +177,22 @@ impl View {
                 .map_err(ComposeError::Automerge)?;
             }
         }
-        let fragment = |hash: &ChangeHash| {
-            let indexed = live
-                .index
-                .by_hash(hash)
-                .map(|position| live.index.at(position).fragment);
-            indexed.or_else(|| {
-                named
-                    .iter()
-                    .find(|(pending, _)| pending == hash)
-                    .map(|(_, fragment)| *fragment)
-            })
-        };
         let mut heads = document.get_heads();
         heads.sort_unstable();
-        if heads == [genesis(key.shape).hash] {
-            return Ok(Base {
-                document,
-                heads,
-                deps: Vec::new(),
-            });
-        }
-        if heads.len() > MAX_DEPS {
+        document.set_actor(actor(&ctx.author, &key.doc));
+        let own = document.get_last_local_change().map(|change| change.hash());
+        let own_is_covered = own.is_some_and(|own| !heads.contains(&own));
+        if heads.len() + usize::from(own_is_covered) > MAX_DEPS {
             // A header holds so many; ours must be among them, the others follow in later changes.
-            document.set_actor(actor(&ctx.author, &key.doc));
-            let own = document.get_last_local_change().map(|change| change.hash());
-            let own_head = own.filter(|own| heads.contains(own)).or(own);
-            heads.retain(|head| Some(*head) != own_head);
+            heads.retain(|head| Some(*head) != own);
             heads.truncate(MAX_DEPS - 1);
-            heads.extend(own_head);
+            heads.extend(own);
             heads.sort_unstable();
         }
-        let deps: Option<Vec<FragmentId>> = heads.iter().map(fragment).collect();
-        let deps =
-            deps.ok_or_else(|| ComposeError::Automerge("a head without a fragment".to_owned()))?;
         Ok(Base {
             document,
             heads,
-            deps,
+            named,
         })
     }
 
@@ -235,6 +227,29 @@ impl View {
             }
         }
     }
+}
+
+/// Returns the fragments of what `change` builds on, as its header has to name them.
+///
+/// These are more than the heads it was written upon: automerge adds its author's last change where
+/// others have built on that since.
+fn named_deps(
+    key: &DocKey,
+    live: &Live,
+    base: &Base,
+    change: &Change,
+) -> Result<Vec<FragmentId>, ComposeError> {
+    if change.deps() == [genesis(key.shape).hash] {
+        return Ok(Vec::new());
+    }
+    let fragment = |hash: &ChangeHash| {
+        let applied = live.index.by_hash(hash);
+        let applied = applied.map(|position| live.index.at(position).fragment);
+        let on_its_way = || base.named.iter().find(|(pending, _)| pending == hash);
+        applied.or_else(|| on_its_way().map(|(_, fragment)| *fragment))
+    };
+    let deps: Option<Vec<FragmentId>> = change.deps().iter().map(fragment).collect();
+    deps.ok_or_else(|| ComposeError::Automerge("a head without a fragment".to_owned()))
 }
 
 /// Returns how many changes this author made on the document, and their bytes.
