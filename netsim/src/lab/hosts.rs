@@ -44,6 +44,8 @@ impl Host {
 pub struct Hosts {
     hosts: Vec<Host>,
     bridge: Option<String>,
+    /// Why these are not namespaces, where they should have been.
+    fallback: Option<String>,
 }
 
 impl Hosts {
@@ -52,7 +54,11 @@ impl Hosts {
         sweep();
         match Self::namespaces(names) {
             Ok(hosts) => hosts,
-            Err(_) => Self::loopback(names),
+            Err(error) => {
+                let mut hosts = Self::loopback(names);
+                hosts.fallback = Some(error.to_string());
+                hosts
+            }
         }
     }
 
@@ -67,6 +73,7 @@ impl Hosts {
         Self {
             hosts: hosts.collect(),
             bridge: None,
+            fallback: None,
         }
     }
 
@@ -81,6 +88,7 @@ impl Hosts {
         let mut lab = Self {
             hosts: Vec::new(),
             bridge: Some(bridge.clone()),
+            fallback: None,
         };
         let subnet = u8::try_from(id % 250).expect("a remainder of 250 fits a byte");
         ip(&["link", "add", &bridge, "type", "bridge"])?;
@@ -105,6 +113,8 @@ impl Hosts {
             within(&["addr", "add", &format!("{address}/24"), "dev", "eth0"])?;
             within(&["link", "set", "eth0", "up"])?;
             within(&["link", "set", "lo", "up"])?;
+            // A host on a real network has a default route; discovery by multicast needs one.
+            within(&["route", "add", "224.0.0.0/4", "dev", "eth0"])?;
         }
         Ok(lab)
     }
@@ -114,12 +124,14 @@ impl Hosts {
         self.hosts.iter()
     }
 
-    /// Says in a few words what the hosts are made of.
-    pub fn describe(&self) -> &'static str {
-        if self.bridge.is_some() {
-            "three network namespaces"
-        } else {
-            "the loopback interface"
+    /// Says in a few words what the hosts are made of, and why if that is the lesser choice.
+    pub fn describe(&self) -> String {
+        match (&self.bridge, &self.fallback) {
+            (Some(_), _) => format!("{} network namespaces", self.hosts.len()),
+            (None, None) => "the loopback interface".to_owned(),
+            (None, Some(why)) => {
+                format!("the loopback interface, as namespaces cannot be made here ({why})")
+            }
         }
     }
 }
