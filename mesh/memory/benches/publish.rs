@@ -18,62 +18,100 @@ use std::{
     env,
     fs::OpenOptions,
     io::Write,
+    path::Path,
     sync::LazyLock,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
+use ed25519_dalek::{Signer, SigningKey};
 use mesh::Mesh;
 use rhizome_identity::{Hash, NodeKey};
 use rhizome_memory::{
-    DocId, Draft, Fragment, Header, Hlc, Kind, PublishRequest, Replica, ReplicaConfig, Verdict,
-    check_signatures,
+    AdmitOutcome, DocId, Draft, Fragment, Header, Hlc, Kind, PublishRequest, Replica,
+    ReplicaConfig, Verdict, check_signatures,
 };
 
 const PUBLISHERS: usize = 64;
 const BATCH: usize = 256;
+/// The disk is measured in turns with us, so that a busy minute of the machine falls on both.
+const TURNS: usize = 5;
 const TEXT: &str = "the test suite fails in parse_duration when a week is given with a fraction";
 
 fn main() {
     let quick = env::args().any(|argument| argument == "--quick") || cfg!(debug_assertions);
-    let scale = if quick { 1 } else { 8 };
+    let scale = if quick { 1 } else { 4 };
     let profile = if cfg!(debug_assertions) {
         "dev"
     } else {
         "release"
     };
-    println!("profile {profile}; quick {quick}");
     let dir = tempfile::tempdir().unwrap();
     let mesh = Mesh::of(2);
     let replica = mesh.open(0, &dir.path().join("publisher"));
-
     let size = mesh.wires(&replica, &[mesh.publish(0, &replica, TEXT)])[0].len();
-    let raw = raw_syncs(&dir.path().join("raw"), size, 200 * scale);
-    println!("raw append and sync, {size} bytes     {raw}");
-    let lone = sequential(&mesh, &replica, 200 * scale);
-    println!(
-        "publish, one after the other      {lone} = {:.0} % of raw",
-        100.0 * lone.per_second() / raw.per_second()
+    println!("durable publishing and admission; fragments of {size} bytes; profile {profile}");
+    println!("{:<34} {:<44} limit", "", "measured");
+
+    let (mut raw, mut lone, mut many) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        raw.push(raw_syncs(&dir.path().join("raw"), size, 60 * scale));
+        lone.push(sequential(&mesh, &replica, 50 * scale));
+        many.push(concurrent(&mesh, &replica, 8 * scale));
+    }
+    let (raw, lone, many) = (median(raw), median(lone), median(many));
+    let limit = format!("{raw} appends, one sync each");
+    let share = 100.0 * lone.per_second() / raw.per_second();
+    row(
+        "one author, one at a time",
+        &lone,
+        &limit,
+        &format!("{share:.0} %"),
     );
-    let many = concurrent(&mesh, &replica, 20 * scale);
-    println!(
-        "publish, {PUBLISHERS} at a time            {many} = {:.1} per raw sync",
-        many.per_second() / raw.per_second()
-    );
+    let share = many.per_second() / raw.per_second();
+    let what = format!("one author, {PUBLISHERS} at a time");
+    row(&what, &many, "the same", &format!("{share:.1} a sync"));
 
     let wires = fragments(&mesh, &replica, BATCH * 4);
     let fragments: Vec<Fragment> = wires
         .iter()
         .map(|wire| Fragment::decode(wire).unwrap())
         .collect();
-    let verify = verification(&fragments, scale);
-    println!("batch verification of ed25519     {verify} per core");
-    let admit = admission(&mesh, &wires, dir.path(), scale);
-    println!(
-        "admission of foreign fragments    {admit} = {:.0} % of verification",
-        100.0 * admit.per_second() / verify.per_second()
+    let (mut plain, mut ours, mut admit) = (Vec::new(), Vec::new(), Vec::new());
+    for turn in 0..TURNS {
+        plain.push(plain_verification(&fragments));
+        ours.push(verification(&fragments));
+        admit.push(admission(
+            &mesh,
+            &wires,
+            &dir.path().join(format!("relay {turn}")),
+        ));
+    }
+    let (plain, ours, admit) = (median(plain), median(ours), median(admit));
+    let limit = format!("{plain} ed25519-dalek, batches of {BATCH}");
+    let share = |rate: &Rate| format!("{:.0} %", 100.0 * rate.per_second() / plain.per_second());
+    row("signatures checked, per core", &ours, &limit, &share(&ours));
+    row(
+        "foreign fragments admitted, per core",
+        &admit,
+        "the same",
+        &share(&admit),
     );
     opening(&mesh, dir.path(), 12_500 * scale);
+}
+
+fn row(what: &str, measured: &Rate, limit: &str, share: &str) {
+    println!(
+        "{what:<34} {:<44} {limit:<46} {share:>10}",
+        measured.to_string()
+    );
+}
+
+/// Returns the run whose rate is in the middle.
+fn median(mut runs: Vec<Rate>) -> Rate {
+    runs.sort_by(|a, b| a.per_second().total_cmp(&b.per_second()));
+    let middle = runs.len() / 2;
+    runs.swap_remove(middle)
 }
 
 /// Opens a store of many fragments, as an index finds it and as the segments alone give it.
@@ -125,7 +163,17 @@ fn opening(mesh: &Mesh, dir: &std::path::Path, count: usize) {
     let begun = Instant::now();
     assert_eq!(mesh.ids(&open()), count);
     let rebuilt = begun.elapsed();
-    println!("open {count} fragments              {with_index:?}; without an index {rebuilt:?}");
+    let each = |time: Duration| format!("{:.1} us each", micros(time) / count as f64);
+    println!(
+        "{:<34} {:<44} {:<46}",
+        format!("open {count} fragments"),
+        format!("{:.0} ms, {}", micros(with_index) / 1e3, each(with_index)),
+        format!(
+            "without an index {:.0} ms, {}",
+            micros(rebuilt) / 1e3,
+            each(rebuilt)
+        ),
+    );
 }
 
 struct Rate {
@@ -142,19 +190,20 @@ impl Rate {
 
 impl std::fmt::Display for Rate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:>9.0}/s", self.per_second())?;
+        write!(f, "{:>7.0}/s", self.per_second())?;
         let mut each = self.each.clone();
         each.sort_unstable();
         if let Some(last) = each.len().checked_sub(1) {
-            write!(
-                f,
-                " (p50 {:?}, p99 {:?})",
-                each[last / 2],
-                each[last * 99 / 100]
-            )?;
+            let (p50, p99) = (each[last / 2], each[last * 99 / 100]);
+            let (p50, p99) = (micros(p50) / 1e3, micros(p99) / 1e3);
+            write!(f, " (p50 {p50:.3} ms, p99 {p99:.3} ms)")?;
         }
         Ok(())
     }
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
 fn timed(count: usize, mut act: impl FnMut(usize)) -> Rate {
@@ -192,12 +241,12 @@ fn sequential(mesh: &Mesh, replica: &Replica, count: usize) -> Rate {
     })
 }
 
-fn concurrent(mesh: &Mesh, replica: &Replica, each: usize) -> Rate {
+fn concurrent(mesh: &Mesh, replica: &Replica, count: usize) -> Rate {
     let begun = Instant::now();
-    std::thread::scope(|scope| {
-        for publisher in 0..PUBLISHERS {
+    let each = std::thread::scope(|scope| {
+        let publisher = |publisher| {
             scope.spawn(move || {
-                for n in 0..each {
+                let publish = |n| {
                     let draft = Draft::new(Kind::Fact, format!("{publisher} {n} {TEXT}"), "");
                     let request = PublishRequest {
                         space: mesh.space,
@@ -205,14 +254,20 @@ fn concurrent(mesh: &Mesh, replica: &Replica, each: usize) -> Rate {
                         fingerprint: Hash::of(b"runtime"),
                     };
                     replica.publish(&mesh.nodes[0].agent, request).unwrap();
-                }
-            });
-        }
+                };
+                timed(count, publish).each
+            })
+        };
+        let publishers: Vec<_> = (0..PUBLISHERS).map(publisher).collect();
+        let joined = publishers
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap());
+        joined.collect()
     });
     Rate {
-        count: PUBLISHERS * each,
+        count: PUBLISHERS * count,
         elapsed: begun.elapsed(),
-        each: Vec::new(),
+        each,
     }
 }
 
@@ -250,46 +305,51 @@ fn on_core() -> Duration {
 
 static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-fn verification(fragments: &[Fragment], scale: usize) -> Rate {
-    let begun = on_core();
-    for _ in 0..scale {
+fn verification(fragments: &[Fragment]) -> Rate {
+    per_core(fragments.len(), || {
         for batch in fragments.chunks(BATCH) {
             assert!(check_signatures(batch).into_iter().all(|valid| valid));
         }
-    }
-    Rate {
-        count: fragments.len() * scale,
-        elapsed: on_core() - begun,
-        each: Vec::new(),
-    }
+    })
 }
 
-fn admission(mesh: &Mesh, wires: &[Bytes], dir: &std::path::Path, scale: usize) -> Rate {
-    let mut elapsed = Duration::ZERO;
-    for round in 0..scale {
-        // A relay: it holds no space key, so this is admission alone, without the view.
-        let key = NodeKey::from_seed([99; 32]);
-        let relay = Replica::open(
-            &dir.join(format!("relay {round}")),
-            key,
-            ReplicaConfig::default(),
-        );
-        let relay = relay.unwrap();
-        relay.append_records(mesh.records.clone()).unwrap();
-        let begun = on_core();
+/// Verifies as many signatures over messages of the same size with nothing around them.
+fn plain_verification(fragments: &[Fragment]) -> Rate {
+    let key = SigningKey::from_bytes(&[5; 32]);
+    let messages: Vec<&[u8]> = fragments
+        .iter()
+        .map(|fragment| &fragment.envelope[..])
+        .collect();
+    let signatures: Vec<_> = messages.iter().map(|message| key.sign(message)).collect();
+    let keys = [key.verifying_key(); BATCH];
+    per_core(messages.len(), || {
+        for (messages, signatures) in messages.chunks(BATCH).zip(signatures.chunks(BATCH)) {
+            let keys = &keys[..messages.len()];
+            ed25519_dalek::verify_batch(messages, signatures, keys).unwrap();
+        }
+    })
+}
+
+fn admission(mesh: &Mesh, wires: &[Bytes], dir: &Path) -> Rate {
+    // A relay: it holds no space key, so this is admission alone, without the view.
+    let key = NodeKey::from_seed([99; 32]);
+    let relay = Replica::open(dir, key, ReplicaConfig::default()).unwrap();
+    relay.append_records(mesh.records.clone()).unwrap();
+    let is_admitted = |outcome: &AdmitOutcome| outcome.verdict == Verdict::Admit;
+    per_core(wires.len(), || {
         for batch in wires.chunks(BATCH) {
             let outcomes = relay.admit(mesh.nodes[0].key.id(), batch.to_vec());
-            assert!(
-                outcomes
-                    .iter()
-                    .all(|outcome| outcome.verdict == Verdict::Admit)
-            );
+            assert!(outcomes.iter().all(is_admitted));
         }
-        elapsed += on_core() - begun;
-    }
+    })
+}
+
+fn per_core(count: usize, act: impl FnOnce()) -> Rate {
+    let begun = on_core();
+    act();
     Rate {
-        count: wires.len() * scale,
-        elapsed,
+        count,
+        elapsed: on_core() - begun,
         each: Vec::new(),
     }
 }

@@ -1,7 +1,13 @@
 //! What recall costs: `cargo bench -p rhizome-memory --bench recall [-- <memories>]`.
 //!
 //! Prints the time of a publish through the view (compose, fence, database, fresh index) until it
-//! can be recalled, and of a recall among many memories, before and after they are in tantivy.
+//! can be recalled, and of a recall among many memories, before and after they are in tantivy. The
+//! limit of a recall is a bare tantivy search for the same words over the same texts.
+
+#![allow(
+    clippy::print_stdout,
+    reason = "a benchmark reports on standard output"
+)]
 
 use std::{
     hint::black_box,
@@ -13,6 +19,12 @@ use rhizome_identity::{AgentId, Hash, MeshId, NodeId, SpaceId};
 use rhizome_memory::{
     Applied, ComposeContext, Composed, ContextPatch, Draft, Explored, FragmentId, Header, Hlc,
     Kind, Opened, RecallQuery, View,
+};
+use tantivy::{
+    Index, TantivyDocument,
+    collector::TopDocs,
+    query::QueryParser,
+    schema::{Schema, TEXT},
 };
 
 const SPACE: SpaceId = SpaceId::from_bytes([1; 32]);
@@ -51,6 +63,7 @@ fn main() {
         .unwrap_or(10_000_u64);
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mut view = View::open(dir.path()).expect("a view");
+    println!("the view alone, {count} memories of 40 words; no disk is waited for");
 
     let mut publish = Vec::new();
     for n in 1..=count {
@@ -80,6 +93,12 @@ fn main() {
     recall.clear();
     measure(&view, &mut recall);
     report("recall, all in tantivy", &mut recall);
+    let mut bare = bare_tantivy(count);
+    report("limit: bare tantivy, ids only", &mut bare);
+    println!(
+        "recall is {:.1} times the limit",
+        median(&recall).as_secs_f64() / median(&bare).as_secs_f64()
+    );
 
     let mut flush = Vec::new();
     for n in count + 101..=count + 130 {
@@ -130,11 +149,47 @@ fn ctx(n: u64) -> ComposeContext {
 
 fn measure(view: &View, times: &mut Vec<Duration>) {
     for n in 0..300 {
-        let words = [word(n), word(n / 5 + 3), word(n * 7 + 1)].join(" ");
+        let words = question(n);
         let start = Instant::now();
         black_box(view.recall(&query(&words)).expect("a recall"));
         times.push(start.elapsed());
     }
+}
+
+/// Searches for the same words with nothing around the library: no stemming, no space, no items.
+fn bare_tantivy(count: u64) -> Vec<Duration> {
+    let mut schema = Schema::builder();
+    let fields = [
+        schema.add_text_field("title", TEXT),
+        schema.add_text_field("body", TEXT),
+    ];
+    let index = Index::create_in_ram(schema.build());
+    let mut writer = index
+        .writer_with_num_threads(1, 15_000_000)
+        .expect("a writer");
+    for n in 1..=count {
+        let mut document = TantivyDocument::new();
+        let (title, text) = texts(n);
+        document.add_text(fields[0], title);
+        document.add_text(fields[1], text);
+        writer.add_document(document).expect("room");
+    }
+    writer.commit().expect("a commit");
+    let searcher = index.reader().expect("a reader").searcher();
+    let parser = QueryParser::for_index(&index, fields.to_vec());
+    let search = |n| {
+        let words = question(n);
+        let start = Instant::now();
+        let query = parser.parse_query(&words).expect("plain words");
+        let top = TopDocs::with_limit(10).order_by_score();
+        black_box(searcher.search(&query, &top).expect("a search"));
+        start.elapsed()
+    };
+    (0..300).map(search).collect()
+}
+
+fn question(n: u64) -> String {
+    [word(n), word(n / 5 + 3), word(n * 7 + 1)].join(" ")
 }
 
 fn query(text: &str) -> RecallQuery {
@@ -153,15 +208,17 @@ fn word(n: u64) -> &'static str {
     WORDS[usize::try_from(spread).expect("32 bits") % WORDS.len()]
 }
 
-fn publish_one(view: &mut View, n: u64) -> Applied {
+fn texts(n: u64) -> (String, String) {
+    let title = format!("{} {} unique{n}", word(n), word(n + 1));
     let text: Vec<&str> = (0..40).map(|at| word(n * 41 + at)).collect();
+    (title, text.join(" "))
+}
+
+fn publish_one(view: &mut View, n: u64) -> Applied {
+    let (title, text) = texts(n);
     let draft = Draft {
         task: Some(format!("task {}", n % 50)),
-        ..Draft::new(
-            Kind::Fact,
-            format!("{} {} unique{n}", word(n), word(n + 1)),
-            text.join(" "),
-        )
+        ..Draft::new(Kind::Fact, title, text)
     };
     let composed = view.compose(ctx(n), &draft).expect("a change");
     finish(view, n, composed)
@@ -203,18 +260,24 @@ fn finish(view: &mut View, n: u64, composed: Composed) -> Applied {
     verdicts.into_iter().next().expect("a verdict").1
 }
 
-#[expect(
-    clippy::print_stdout,
-    reason = "a benchmark reports on standard output"
-)]
+fn median(times: &[Duration]) -> Duration {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    sorted[sorted.len() / 2]
+}
+
 fn report(what: &str, times: &mut [Duration]) {
     times.sort_unstable();
     let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
     println!(
-        "{what:32} n={:6}  p50 {:>9.1?}  p99 {:>9.1?}  max {:>9.1?}",
-        times.len(),
-        at(50),
-        at(99),
-        at(100)
+        "{what:<34} p50 {:>7.3} ms   p99 {:>7.3} ms   max {:>7.3} ms   of {}",
+        ms(at(50)),
+        ms(at(99)),
+        ms(at(100)),
+        times.len()
     );
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }
