@@ -1,7 +1,8 @@
 //! A node's copy of everything it may hold.
 //!
-//! A publish: the author's chain is locked, the view composes the change, the fragment is encrypted
-//! and signed and joins the queue of the [`journal`]; whoever waits first writes and syncs for all
+//! A publish: the author's chain is locked, the view composes the change (that of a new document is
+//! composed before, apart), the fragment is encrypted and signed and joins the queue of the
+//! [`journal`]; whoever waits first writes and syncs for all
 //! ([group commit](journal)); then the publisher returns, listeners hear of it, and a thread of its
 //! own applies it to the view ([`applier`]). Readers wait until the view has caught up with what
 //! was durable when they asked, so that a publish can be recalled at once.
@@ -35,7 +36,7 @@ use rhizome_identity::{
 };
 use tokio::sync::broadcast;
 
-use self::state::Inner;
+use self::{publish::What, state::Inner};
 pub use self::{
     error::{OpenError, PublishError, ReplicaError},
     request::{
@@ -129,10 +130,9 @@ impl Replica {
         agent: &AgentKey,
         request: PublishRequest,
     ) -> Result<Published, PublishError> {
+        let what = What::Draft(&request.draft);
         self.inner()
-            .publish(agent, request.space, request.fingerprint, |view, ctx| {
-                view.compose(ctx, &request.draft)
-            })
+            .publish(agent, request.space, request.fingerprint, what)
     }
 
     /// Changes the working context of a task; durable on return.
@@ -144,10 +144,9 @@ impl Replica {
         agent: &AgentKey,
         request: CheckpointRequest,
     ) -> Result<Published, PublishError> {
+        let what = What::Patch(&request.task, &request.patch);
         self.inner()
-            .publish(agent, request.space, request.fingerprint, |view, ctx| {
-                view.compose_context(ctx, &request.task, &request.patch)
-            })
+            .publish(agent, request.space, request.fingerprint, what)
     }
 
     /// Takes in fragments that a peer offers, in any order; those admitted are durable on return.

@@ -270,6 +270,16 @@ impl View {
             .unwrap_or_else(|what| Err(ComposeError::Automerge(what)))
     }
 
+    /// Composes the change that publishes a `draft` without a key: as its document is new, no view
+    /// has a say in it, and there is nothing to reserve or to release.
+    ///
+    /// # Errors
+    /// See [`ComposeError`].
+    pub fn compose_new(ctx: ComposeContext, draft: &Draft) -> Result<Composed, ComposeError> {
+        fenced(|| compose::compose_new(ctx, draft))
+            .unwrap_or_else(|what| Err(ComposeError::Automerge(what)))
+    }
+
     /// Composes the change that checkpoints `patch`; see [`Self::compose`].
     ///
     /// # Errors

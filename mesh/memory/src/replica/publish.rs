@@ -13,7 +13,7 @@ use super::{
     state::{ChainTip, Inner, now_ms},
 };
 use crate::{
-    ComposeContext, ComposeError, Composed, FRAGMENT_VERSION, Fragment, Header, LogError,
+    ComposeContext, Composed, ContextPatch, Draft, FRAGMENT_VERSION, Fragment, Header, LogError,
     MAX_AUTH_HEADS, MAX_BODY, View,
 };
 
@@ -24,21 +24,41 @@ struct Place {
     header: Header,
 }
 
+/// What is to be said.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum What<'a> {
+    /// A memory.
+    Draft(&'a Draft),
+    /// A change of the working context of a task.
+    Patch(&'a str, &'a ContextPatch),
+}
+
 impl Inner {
     pub(super) fn publish(
         &self,
         agent: &AgentKey,
         space: SpaceId,
         fingerprint: Hash,
-        compose: impl FnOnce(&mut View, ComposeContext) -> Result<Composed, ComposeError>,
+        what: What<'_>,
     ) -> Result<Published, PublishError> {
-        let place = self.place(agent, space, fingerprint)?;
+        let mut place = self.place(agent, space, fingerprint)?;
+        // A new document depends on nothing, so it is composed before the chain is locked, side by
+        // side with others.
+        let apart = match what {
+            What::Draft(draft) if draft.key.is_none() => {
+                let ctx = self.compose_context(&mut place);
+                Some(View::compose_new(ctx, draft).map_err(PublishError::Compose)?)
+            }
+            _ => None,
+        };
         let chain = self.chain(space, agent.id());
         let mut tip = chain.lock().unwrap_or_else(PoisonError::into_inner);
         let at = self.current_tip(*tip, agent, space)?;
-        self.applier.wait_until_composable();
 
-        let (fragment, composed) = self.compose(agent, place, at, compose)?;
+        let (fragment, composed) = match apart {
+            Some(composed) => (self.seal(agent, place, at, &composed)?, composed),
+            None => self.compose(agent, place, at, what)?,
+        };
         let fragment = Arc::new(fragment);
         let change = Bytes::from(composed.change.clone());
         let entry = Entry::new(
@@ -156,32 +176,37 @@ impl Inner {
         })
     }
 
+    /// Gives the header its moment.
+    fn compose_context(&self, place: &mut Place) -> ComposeContext {
+        let header = &mut place.header;
+        header.hlc = self.state().clock.tick(now_ms());
+        ComposeContext {
+            author: header.author,
+            node: self.node,
+            now: header.hlc,
+            space: header.space,
+        }
+    }
+
     /// Composes, encrypts and signs, with the view locked throughout: the next change of the same
     /// document has to find this one's fragment named.
     fn compose(
         &self,
         agent: &AgentKey,
-        place: Place,
+        mut place: Place,
         at: ChainTip,
-        compose: impl FnOnce(&mut View, ComposeContext) -> Result<Composed, ComposeError>,
+        what: What<'_>,
     ) -> Result<(Fragment, Composed), PublishError> {
-        let Place { key, mut header } = place;
-        let space = header.space;
+        self.applier.wait_until_composable();
+        let space = place.header.space;
         let mut view = self.view();
-        header.hlc = self.state().clock.tick(now_ms());
-        let ctx = ComposeContext {
-            author: header.author,
-            node: self.node,
-            now: header.hlc,
-            space,
+        let ctx = self.compose_context(&mut place);
+        let composed = match what {
+            What::Draft(draft) => view.compose(ctx, draft),
+            What::Patch(task, patch) => view.compose_context(ctx, task, patch),
         };
-        let composed = compose(&mut view, ctx).map_err(PublishError::Compose)?;
-        header.seq = at.next_seq;
-        header.prev = at.prev;
-        header.kind = composed.kind;
-        header.doc = composed.doc;
-        header.deps.clone_from(&composed.deps);
-        match self.seal(agent, &key, header, &composed.change) {
+        let composed = composed.map_err(PublishError::Compose)?;
+        match self.seal(agent, place, at, &composed) {
             Ok(fragment) => {
                 view.reserve(&space, &composed, fragment.id);
                 Ok((fragment, composed))
@@ -193,17 +218,24 @@ impl Inner {
         }
     }
 
+    /// Encrypts and signs what was composed, at its place in the chain.
     fn seal(
         &self,
         agent: &AgentKey,
-        key: &SpaceKey,
-        header: Header,
-        change: &[u8],
+        place: Place,
+        at: ChainTip,
+        composed: &Composed,
     ) -> Result<Fragment, PublishError> {
-        let mut plain = Vec::with_capacity(change.len() + 1);
+        let Place { key, mut header } = place;
+        header.seq = at.next_seq;
+        header.prev = at.prev;
+        header.kind = composed.kind;
+        header.doc = composed.doc;
+        header.deps.clone_from(&composed.deps);
+        let mut plain = Vec::with_capacity(composed.change.len() + 1);
         plain.push(BODY_VERSION);
-        plain.extend_from_slice(change);
-        let body = seal_body(key, &header.nonce, &header.aad(), &plain);
+        plain.extend_from_slice(&composed.change);
+        let body = seal_body(&key, &header.nonce, &header.aad(), &plain);
         if body.len() > MAX_BODY {
             return Err(PublishError::TooLarge { size: body.len() });
         }

@@ -6,7 +6,8 @@ use super::{ComposeContext, ComposeError, Composed, View, live::Live};
 use crate::{
     BoundsError, ContextPatch, DocId, Draft, FragmentId, Kind,
     document::{
-        DocKey, actor, context_doc, genesis, keyed_doc, single_doc, write_memory, write_patch,
+        DocKey, Shape, actor, context_doc, genesis, keyed_doc, single_doc, write_memory,
+        write_patch,
     },
     fence::{MAX_AUTHOR_BYTES, MAX_CHANGE, MAX_CHANGES_PER_AUTHOR, fenced},
     fragment::MAX_DEPS,
@@ -37,11 +38,11 @@ impl View {
         ctx: ComposeContext,
         draft: &Draft,
     ) -> Result<Composed, ComposeError> {
-        draft.check()?;
-        let doc = match &draft.key {
-            Some(key) => keyed_doc(&ctx.space, draft.kind, key),
-            None => single_doc(&ctx.space, &ctx.author, ctx.now),
+        let Some(key) = &draft.key else {
+            return compose_new(ctx, draft);
         };
+        draft.check()?;
+        let doc = keyed_doc(&ctx.space, draft.kind, key);
         let key = DocKey::memory(ctx.space, doc);
         let actor = actor(&ctx.author, &doc);
         self.compose_with(&key, ctx, draft.kind, "draft", |base| {
@@ -103,14 +104,7 @@ impl View {
         let change = fenced(|| write(&mut base))
             .and_then(|written| written)
             .map_err(ComposeError::Automerge)?;
-        if change.len() > MAX_CHANGE {
-            return Err(BoundsError::TooLong {
-                field,
-                size: change.len(),
-                limit: MAX_CHANGE,
-            }
-            .into());
-        }
+        check_size(field, &change)?;
         let parsed = Change::from_bytes(change.clone())
             .map_err(|error| ComposeError::Automerge(error.to_string()))?;
         let deps = named_deps(key, live, &base, &parsed)?;
@@ -250,6 +244,36 @@ fn named_deps(
     };
     let deps: Option<Vec<FragmentId>> = change.deps().iter().map(fragment).collect();
     deps.ok_or_else(|| ComposeError::Automerge("a head without a fragment".to_owned()))
+}
+
+/// Composes the first change of a document of its own.
+pub(super) fn compose_new(ctx: ComposeContext, draft: &Draft) -> Result<Composed, ComposeError> {
+    draft.check()?;
+    let doc = single_doc(&ctx.space, &ctx.author, ctx.now);
+    let genesis = genesis(Shape::Memory);
+    let mut document = genesis.document.clone();
+    let actor = actor(&ctx.author, &doc);
+    let change = write_memory(&mut document, actor, &[genesis.hash], ctx.now, draft)
+        .map_err(|error| ComposeError::Automerge(error.to_string()))?;
+    check_size("draft", &change)?;
+    Ok(Composed {
+        doc,
+        kind: draft.kind,
+        change,
+        deps: Vec::new(),
+    })
+}
+
+fn check_size(field: &'static str, change: &[u8]) -> Result<(), ComposeError> {
+    if change.len() > MAX_CHANGE {
+        return Err(BoundsError::TooLong {
+            field,
+            size: change.len(),
+            limit: MAX_CHANGE,
+        }
+        .into());
+    }
+    Ok(())
 }
 
 /// Returns how many changes this author made on the document, and their bytes.
