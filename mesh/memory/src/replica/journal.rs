@@ -1,8 +1,9 @@
 //! Group commit: many wait, one writes and syncs for all.
 //!
 //! Whoever waits while nobody leads becomes the leader: it takes all that is queued, writes and
-//! syncs it as one batch, and wakes the others. A lone publisher pays for no change of threads; with
-//! many, each sync carries all that came in during the one before.
+//! syncs it as one batch, and wakes those whose records were in it, and one of the others to lead
+//! the next. A lone publisher pays for no change of threads; with many, each sync carries all that
+//! came in during the one before.
 //!
 //! When a batch fails, so does everything queued behind it, because it may build on it, and the
 //! generation goes up: positions that were given out under an earlier one are void.
@@ -10,6 +11,7 @@
 use std::{
     panic::{self, AssertUnwindSafe},
     sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
+    thread::{self, Thread},
 };
 
 use bytes::Bytes;
@@ -30,6 +32,7 @@ const BATCH_BYTES: usize = 8 * 1024 * 1024;
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     queue: Mutex<Queue>,
+    /// Somebody stopped leading; only [`Journal::drain`] waits for that.
     changed: Condvar,
 }
 
@@ -69,6 +72,8 @@ pub(super) enum Item {
 #[derive(Debug, Default)]
 pub(super) struct Ticket {
     outcome: OnceLock<Result<u64, LogError>>,
+    /// Who sleeps until there is an outcome, or until it is this record's turn to lead.
+    sleeper: OnceLock<Thread>,
     freed: Mutex<Vec<Fragment>>,
 }
 
@@ -122,6 +127,17 @@ impl Ticket {
         }
     }
 
+    fn settle(&self, outcome: Result<u64, LogError>) {
+        // Set once: a ticket is in one batch.
+        let _ = self.outcome.set(outcome);
+    }
+
+    fn wake(&self) {
+        if let Some(sleeper) = self.sleeper.get() {
+            sleeper.unpark();
+        }
+    }
+
     pub(super) fn take_freed(&self) -> Vec<Fragment> {
         std::mem::take(&mut *self.freed.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -159,10 +175,11 @@ impl Journal {
                 return outcome.clone();
             }
             if queue.is_led {
-                queue = self
-                    .changed
-                    .wait(queue)
-                    .unwrap_or_else(PoisonError::into_inner);
+                // Before the lock is let go, so that whoever settles the ticket finds it.
+                ticket.sleeper.get_or_init(thread::current);
+                drop(queue);
+                thread::park();
+                queue = self.queue();
             } else {
                 queue = self.lead(inner, queue);
             }
@@ -215,27 +232,35 @@ impl Journal {
             Err(LogError::ReadOnly)
         });
 
+        let mut settled: Vec<Arc<Ticket>> = Vec::with_capacity(batch.len());
         let mut queue = self.queue();
         queue.is_led = false;
         match outcome {
             Ok(arrivals) => {
-                for (entry, arrival) in batch.iter().zip(arrivals) {
-                    let _ = entry.ticket.outcome.set(Ok(arrival));
+                for (entry, arrival) in batch.into_iter().zip(arrivals) {
+                    entry.ticket.settle(Ok(arrival));
+                    settled.push(entry.ticket);
                 }
             }
             Err(error) => {
                 queue.generation += 1;
                 for entry in batch.into_iter().chain(queue.entries.drain(..)) {
-                    let _ = entry.ticket.outcome.set(Err(error.clone()));
+                    entry.ticket.settle(Err(error.clone()));
+                    settled.push(entry.ticket);
                 }
             }
         }
-        if queue.entries.is_empty() {
+        match queue.entries.first() {
+            // Whoever waits for it and is not asleep yet finds that nobody leads.
+            Some(next) => settled.push(Arc::clone(&next.ticket)),
             // Under the lock, so that no batch overtakes it: one small write, no sync.
-            inner.log.settle();
+            None => inner.log.settle(),
         }
+        drop(queue);
+        // Without the lock, which the woken ask for first; the next leader before all others.
+        settled.iter().rev().for_each(|ticket| ticket.wake());
         self.changed.notify_all();
-        queue
+        self.queue()
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
