@@ -226,7 +226,7 @@ impl Replica {
     /// # Errors
     /// See [`RecallError`].
     pub fn recall(&self, query: &RecallQuery) -> Result<Vec<Hit>, RecallError> {
-        self.inner().caught_up().recall(query)
+        self.inner().caught_up_reader().recall(query)
     }
 
     /// Returns a memory.
@@ -234,7 +234,7 @@ impl Replica {
     /// # Errors
     /// If the view fails.
     pub fn memory(&self, space: &SpaceId, doc: &DocId) -> Result<Option<MemoryItem>, ReplicaError> {
-        Ok(self.inner().caught_up().memory(space, doc)?)
+        Ok(self.inner().caught_up_reader().memory(space, doc)?)
     }
 
     /// Lists memories, the newest first.
@@ -242,7 +242,7 @@ impl Replica {
     /// # Errors
     /// If the view fails.
     pub fn list(&self, query: &ListQuery) -> Result<Vec<MemoryItem>, ReplicaError> {
-        Ok(self.inner().caught_up().list(query)?)
+        Ok(self.inner().caught_up_reader().list(query)?)
     }
 
     /// Returns the working context of a task.
@@ -262,7 +262,7 @@ impl Replica {
     /// # Errors
     /// If the view fails.
     pub fn contexts(&self, space: Option<SpaceId>) -> Result<Vec<ContextSummary>, ReplicaError> {
-        Ok(self.inner().caught_up().contexts(space.as_ref())?)
+        Ok(self.inner().caught_up_reader().contexts(space.as_ref())?)
     }
 
     /// Re-reads every fragment of a context from disk and checks hash, signature, chain and

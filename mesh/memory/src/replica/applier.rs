@@ -18,7 +18,7 @@ use tracing::{error, warn};
 
 use super::state::Inner;
 use crate::{
-    Applied, Fragment, FragmentId, Opened, View,
+    Applied, Fragment, FragmentId, Opened, Reader, View,
     store::{Row, RowKind},
 };
 
@@ -295,6 +295,12 @@ impl Inner {
     pub(super) fn caught_up(&self) -> MutexGuard<'_, View> {
         self.applier.catch_up();
         self.view()
+    }
+
+    /// Returns a reader of the view once it has caught up with what is durable now.
+    pub(super) fn caught_up_reader(&self) -> &Reader {
+        self.applier.catch_up();
+        self.reader()
     }
 
     /// Decrypts a fragment's change; says why that cannot be done.

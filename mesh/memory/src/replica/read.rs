@@ -133,7 +133,7 @@ impl Inner {
         if fragment.header.kind == Kind::Context {
             return None;
         }
-        let item = self.view().memory(space, &fragment.header.doc).ok()??;
+        let item = self.reader().memory(space, &fragment.header.doc).ok()??;
         Some(WatchEvent {
             arrival: row.arrival,
             id: fragment.id,

@@ -21,7 +21,7 @@ use super::{
     request::Fork,
 };
 use crate::{
-    Admission, Event, Fragment, FragmentId, HlcClock, IdSet, Lane, View,
+    Admission, Event, Fragment, FragmentId, HlcClock, IdSet, Lane, Reader, View,
     disk::Disk,
     store::{Index, Log, LogError, Reach, RecoveryReport, Row, RowKind, Tip},
 };
@@ -40,6 +40,8 @@ pub(super) struct Inner {
     pub(super) journal: Journal,
     pub(super) applier: Applier,
     pub(super) view: Mutex<View>,
+    /// Reads the view without its lock, so that readers and publishers need not wait for each other.
+    reader: Reader,
     pub(super) events: broadcast::Sender<Event>,
     pub(super) sets: RwLock<BTreeMap<Lane, Arc<RwLock<IdSet>>>>,
     pub(super) chains: Mutex<BTreeMap<(SpaceId, AgentId), Chain>>,
@@ -118,6 +120,7 @@ impl Inner {
             recovery,
             journal: Journal::default(),
             applier,
+            reader: view.reader(),
             view: Mutex::new(view),
             events: broadcast::Sender::new(crate::EVENT_BACKLOG),
             sets: RwLock::new(restored.sets),
@@ -135,6 +138,11 @@ impl Inner {
 
     pub(super) fn view(&self) -> MutexGuard<'_, View> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a reader of what the view knows now.
+    pub(super) fn reader(&self) -> &Reader {
+        &self.reader
     }
 
     /// Returns the lock under which an author's chain goes on.
