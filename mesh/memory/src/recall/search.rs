@@ -206,6 +206,7 @@ impl Search {
         let wanted = limit + fresh.len();
         drop(fresh);
 
+        let mut left = limit.max(1);
         let query = self.query(&terms, filter);
         let top = TopDocs::with_limit(wanted).order_by_score();
         for (score, address) in
@@ -218,6 +219,11 @@ impl Search {
             let Some(Some(key)) = key else { continue };
             if !statistics.shadowed.contains(&key) {
                 found.push((key, score));
+                left -= 1;
+                if left == 0 {
+                    // They come best first; what follows is there for those that are hidden.
+                    break;
+                }
             }
         }
         found.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
