@@ -26,8 +26,9 @@ use crate::{
 const RECENT: usize = 8192;
 /// The most items of one application to the view.
 const BATCH: usize = 512;
-/// How long items are left to gather while nobody waits for them: a batch costs little more than
-/// one item, and applying holds the view that publishers compose on.
+/// How long after one application items are left to gather for the next, while nobody waits for
+/// them: a batch costs little more than one item, and applying holds the view that publishers
+/// compose on. What comes after a pause is applied at once.
 const GATHER: Duration = Duration::from_millis(5);
 /// This many items are not left to gather any longer.
 const GATHERED: u64 = 64;
@@ -66,8 +67,8 @@ struct Shared {
     composable_from: u64,
     /// Up to here somebody waits.
     wanted: u64,
-    /// When the oldest item that is not applied was handed over.
-    since: Option<Instant>,
+    /// When the last application ended.
+    applied_at: Option<Instant>,
     /// Space keys that came after fragments which they open.
     rescans: BTreeSet<(SpaceId, u32)>,
     is_rescanning: bool,
@@ -92,7 +93,7 @@ impl Applier {
             applied,
             composable_from: durable,
             wanted: durable,
-            since: None,
+            applied_at: None,
             rescans: BTreeSet::new(),
             is_rescanning: false,
             stopping: false,
@@ -113,7 +114,6 @@ impl Applier {
             }
         }
         shared.durable = shared.durable.max(durable);
-        shared.since.get_or_insert_with(Instant::now);
         self.changed.notify_all();
     }
 
@@ -212,7 +212,7 @@ impl Applier {
             }
             let mut shared = self.shared();
             shared.applied = applied;
-            shared.since = (applied < shared.durable).then(Instant::now);
+            shared.applied_at = Some(Instant::now());
             drop(shared);
             self.changed.notify_all();
         }
@@ -285,7 +285,7 @@ impl Shared {
             return None;
         }
         GATHER
-            .checked_sub(self.since?.elapsed())
+            .checked_sub(self.applied_at?.elapsed())
             .filter(|left| !left.is_zero())
     }
 }
