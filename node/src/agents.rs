@@ -168,7 +168,7 @@ impl AgentKeysError {
     /// Returns what the reader can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Key(error) => error.hint().map(Into::into),
+            Self::Key(error) => error.hint(),
             _ => None,
         }
     }

@@ -60,10 +60,9 @@ pub(crate) async fn serve_doors(node: Arc<Node>, mut doors: mpsc::Receiver<DoorC
         let Some(DoorConnection { sandbox, stream }) = connection else {
             return;
         };
-        let info = node.sandboxes().and_then(|all| {
-            all.get(&sandbox.to_string())
-                .map_err(|error| ApiError::not_found(error))
-        });
+        let info = node
+            .sandboxes()
+            .and_then(|all| all.get(&sandbox.to_string()).map_err(ApiError::not_found));
         let Ok(info) = info else { continue };
         if !is_alive(&info) {
             continue;

@@ -202,7 +202,9 @@ mod tests {
             (3, vec![]),
             (18, b"{".to_vec()),
         ] {
-            let mut wire = BytesMut::from(&[kind, 0, 0, 0, payload.len() as u8][..]);
+            let mut wire = BytesMut::from(&[kind][..]);
+            let length = u32::try_from(payload.len()).unwrap();
+            wire.extend_from_slice(&length.to_be_bytes());
             wire.extend_from_slice(&payload);
             let result = FrameCodec.decode(&mut wire);
             assert!(
