@@ -33,11 +33,11 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use rhizome_identity::{Hash, Invite, NodeId, NodeKey, SpaceId};
-use rhizome_memory::{FragmentId, Lane, Replica};
+use rhizome_memory::{FragmentId, Lane, Replica, now_ms};
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, debug, info_span, warn};
@@ -426,13 +426,4 @@ fn create_dir(dir: &std::path::Path) -> Result<(), StartError> {
 
 fn first_eight(bytes: &[u8; 32]) -> [u8; 8] {
     *bytes.first_chunk().expect("32 bytes hold 8")
-}
-
-/// Returns the wall clock in unix milliseconds; for display, and for the expiry of invites.
-pub(crate) fn now_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .ok()
-        .and_then(|since| u64::try_from(since.as_millis()).ok())
-        .unwrap_or_default()
 }

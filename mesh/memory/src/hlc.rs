@@ -1,6 +1,9 @@
 //! The hybrid logical clock: ranks and displays, decides nothing.
 
-use std::fmt;
+use std::{
+    fmt,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use minicbor::{Decode, Decoder, Encode, Encoder, decode, encode};
 use serde::{Deserialize, Serialize};
@@ -110,6 +113,17 @@ impl HlcClock {
     pub const fn last(&self) -> Hlc {
         self.last
     }
+}
+
+/// Reads this machine's wall clock, in Unix milliseconds; 0 if it stands before 1970.
+///
+/// For the shells: cores are handed the time.
+#[must_use]
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

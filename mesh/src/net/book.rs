@@ -16,10 +16,11 @@ use std::{
 
 use bytes::Bytes;
 use rhizome_identity::{NodeId, NodeInfo, NodeKey};
+use rhizome_memory::now_ms;
 use tokio::{sync::mpsc, time::Instant};
 use tracing::trace;
 
-use crate::net::{MeshConfig, StartError, endpoint::Net, now_ms, peers::Peers};
+use crate::net::{MeshConfig, StartError, endpoint::Net, peers::Peers};
 
 use self::file::Saved;
 

@@ -23,7 +23,7 @@ use iroh::{
     protocol::{AcceptError, ProtocolHandler},
 };
 use rhizome_identity::{Hash, NodeId};
-use rhizome_memory::{IdSet, Lane, Replica};
+use rhizome_memory::{IdSet, Lane, Replica, now_ms};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, error, trace};
@@ -34,7 +34,6 @@ use crate::{
         book::Book,
         connections::{Close, Protocol},
         endpoint::{DialError, Net, SYNC_ALPN},
-        now_ms,
         peers::Peers,
     },
     proto::replication::{Config, Holdings, Input, Output, Replication},

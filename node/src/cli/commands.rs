@@ -10,8 +10,6 @@ pub(super) mod mesh;
 pub(super) mod sandbox;
 pub(super) mod space;
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use futures::{Stream, StreamExt};
 use serde::de::DeserializeOwned;
 
@@ -55,14 +53,6 @@ async fn follow<T: DeserializeOwned>(
     Err(Failure::Protocol(
         "the answer ended before the work did".to_owned(),
     ))
-}
-
-/// Returns unix time in milliseconds, for display alone.
-fn now_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns the first ten digits of an id, enough for people.

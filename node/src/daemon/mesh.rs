@@ -6,14 +6,10 @@ use rhizome_identity::{
     AgentInfo, Authority, Invite, InviteEndpoint, InviteParams, InviteState, RecordId, Role,
     RootKey, SpaceId, SpaceInfo, issue, keyfile,
 };
-use rhizome_memory::Lane;
+use rhizome_memory::{Lane, now_ms};
 use rhizome_mesh::net::{PathKind, PeerInfo, PeerState as MeshPeerState, SyncState};
 
-use super::{
-    fail,
-    names::Names,
-    node::{Node, now_ms},
-};
+use super::{fail, names::Names, node::Node};
 use crate::{
     agents::{self, LocalAgent, check_agent_name},
     api::types::{

@@ -1,12 +1,9 @@
 //! What every request works on: the parts of a running node, and the small questions about them.
-use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::sync::Arc;
 
 use axum::http::StatusCode;
 use rhizome_identity::{AgentId, Authority, Hash, NodeId, NodeKey, SignedRecord, issue};
-use rhizome_memory::Replica;
+use rhizome_memory::{Replica, now_ms};
 use rhizome_mesh::net::Mesh;
 use rhizome_sandbox::Sandboxes;
 use tokio::sync::Semaphore;
@@ -172,14 +169,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work)
         .await
         .map_err(|error| ApiError::internal("the work ended in a panic").caused_by(Some(&error)))
-}
-
-/// Returns the time in Unix milliseconds.
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).expect("the clock stands before the year 500 million")
 }
 
 /// Returns the fingerprint of what is published from the host itself, outside any sandbox.

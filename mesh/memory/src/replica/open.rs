@@ -18,11 +18,12 @@ use super::{
     error::OpenError,
     journal::read_evidence,
     request::{Fork, ReplicaConfig},
-    state::{Inner, State, now_ms},
+    state::{Inner, State},
 };
 use crate::{
     Admission, Fragment, FragmentId, Hlc, HlcClock, IdSet, Lane, View,
     disk::{Disk, RealDisk},
+    now_ms,
     store::{
         Index, Loc, Log, Reach, RecordKind, RecoveryReport, Row, RowKind, StoreKey, Tip, is_there,
     },

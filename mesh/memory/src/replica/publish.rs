@@ -10,11 +10,11 @@ use super::{
     error::PublishError,
     journal::{Entry, Item},
     request::Published,
-    state::{ChainTip, Inner, now_ms},
+    state::{ChainTip, Inner},
 };
 use crate::{
     ComposeContext, Composed, ContextPatch, Draft, FRAGMENT_VERSION, Fragment, Header, LogError,
-    MAX_AUTH_HEADS, MAX_BODY, View,
+    MAX_AUTH_HEADS, MAX_BODY, View, now_ms,
 };
 
 /// What is known of the space before a chain is locked.

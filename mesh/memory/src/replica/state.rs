@@ -5,7 +5,6 @@ use std::{
     fs::File,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
-    time::{SystemTime, UNIX_EPOCH},
 };
 
 use rhizome_identity::{
@@ -23,6 +22,7 @@ use super::{
 use crate::{
     Admission, Event, Fragment, FragmentId, HlcClock, IdSet, Lane, Reader, View,
     disk::Disk,
+    now_ms,
     store::{Index, Log, LogError, Reach, RecoveryReport, Row, RowKind, Tip},
 };
 
@@ -356,14 +356,6 @@ impl Inner {
             }
         }
     }
-}
-
-/// Returns the Unix time in milliseconds.
-pub(super) fn now_ms() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns where the chains written here stand after a batch.

@@ -6,7 +6,7 @@
 use std::{
     fs::{self, File},
     io::{self, Write},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use minicbor::{Decode, Encode};
@@ -55,10 +55,8 @@ pub(super) fn store(path: &Path, entries: &[Saved]) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&fresh, path)?;
     // The rename itself is durable once the directory is.
-    let dir = path
-        .parent()
-        .map_or_else(|| PathBuf::from("."), Path::to_owned);
-    File::open(dir)?.sync_all()
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn parse(bytes: &[u8]) -> Option<Vec<Saved>> {

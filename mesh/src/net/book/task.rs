@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use bytes::Bytes;
 use rhizome_identity::NodeId;
+use rhizome_memory::now_ms;
 use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, debug_span, warn};
@@ -12,7 +13,6 @@ use crate::{
     net::{
         blobs::Blobs,
         gossip::Gossip,
-        now_ms,
         sync::{Sync, encode_infos, kind},
     },
     proto::address_book::{AddressBook, Input, Output},

@@ -11,7 +11,7 @@ use rhizome_identity::{
     Authority, InviteId, NodeId, NodeKey, PublicKey, RecordBody, RedeemError, SignedRecord,
     check_redeem, issue,
 };
-use rhizome_memory::{Lane, Replica};
+use rhizome_memory::{Lane, Replica, now_ms};
 use tokio::sync::{Mutex, Semaphore};
 use tracing::{Instrument, debug, debug_span, info};
 
@@ -21,7 +21,6 @@ use crate::net::{
     connections::Close,
     frame::{self, FrameError},
     ids::node_of_endpoint,
-    now_ms,
     sync::{all_items, encode_infos},
 };
 

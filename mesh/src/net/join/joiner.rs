@@ -11,7 +11,7 @@ use iroh::{
     endpoint::{ApplicationClose, Connection, ConnectionError},
 };
 use rhizome_identity::{Invite, MeshId, NodeId, RecordLog, SignedRecord, SpaceId};
-use rhizome_memory::{RecordOutcome, Replica};
+use rhizome_memory::{RecordOutcome, Replica, now_ms};
 use tokio::task::JoinSet;
 use tracing::debug;
 
@@ -22,7 +22,6 @@ use crate::net::{
     endpoint::{JOIN_ALPN, Net},
     frame::{self, FrameError, MAX_FRAME},
     ids::{endpoint_of_node, node_of_endpoint},
-    now_ms,
     pump::other_members,
     sync::decode_infos,
 };

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use iroh::endpoint::{Connection, ConnectionError, RecvStream, SendStream};
 use minicbor::{Decode, Encode};
 use rhizome_identity::{Hash, MeshId, NodeId};
-use rhizome_memory::{FragmentId, Lane, RecordOutcome, Replica, Verdict};
+use rhizome_memory::{FragmentId, Lane, RecordOutcome, Replica, Verdict, now_ms};
 use tokio::sync::mpsc;
 use tracing::{Instrument, debug, debug_span};
 
@@ -16,7 +16,6 @@ use crate::{
         connections::Close,
         frame::{self, FrameError, MAX_FRAME},
         ids::node_of_endpoint,
-        now_ms,
     },
     proto::replication::{Input, ItemOutcome},
 };

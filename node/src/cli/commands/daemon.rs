@@ -6,8 +6,9 @@ use std::{
 };
 
 use clap::Args;
+use rhizome_memory::now_ms;
 
-use super::{Context, Failure, now_ms, short};
+use super::{Context, Failure, short};
 use crate::{
     api::types::{
         Done,

@@ -3,8 +3,9 @@
 use std::io::Read;
 
 use clap::Args;
+use rhizome_memory::now_ms;
 
-use super::{Context, Failure, now_ms, short};
+use super::{Context, Failure, short};
 use crate::{
     api::types::mesh::{Founded, InitBody, JoinBody, Joined, Peer, PeerState, Peers},
     cli::ui::{ago, utc},

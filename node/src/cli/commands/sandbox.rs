@@ -6,8 +6,9 @@ mod exec;
 use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand};
+use rhizome_memory::now_ms;
 
-use super::{Context, Failure, follow, now_ms, short};
+use super::{Context, Failure, follow, short};
 use crate::{
     api::types::{
         Done,
