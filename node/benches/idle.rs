@@ -1,6 +1,7 @@
 //! What an idle daemon costs: resident memory and CPU over a minute, in a mesh of three.
 //!
 //! `cargo bench -p rhizome --bench idle`; RHIZOME_BENCH_SECONDS shortens the minute.
+#![allow(clippy::print_stdout, reason = "a benchmark reports on stdout")]
 
 use std::{
     fs,

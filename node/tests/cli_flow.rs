@@ -1,4 +1,5 @@
 //! The command line against real daemons: every verb of the memory half, text and JSON.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 use std::{
     path::PathBuf,

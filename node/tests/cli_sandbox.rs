@@ -1,4 +1,5 @@
 //! The sandbox verbs of the command line on a real microVM.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 use std::{
     fs,

@@ -1,4 +1,5 @@
 //! The command line without a daemon: help, usage, exit codes, errors with hints.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 use std::process::{Command, Output};
 

@@ -1,4 +1,5 @@
 //! Real daemons, started from the built program, each on a directory and a loopback port of its own.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 #[path = "daemon/api.rs"]
 mod api;
 #[path = "daemon/crash.rs"]
