@@ -1,6 +1,6 @@
 //! The network shell of a node: one iroh endpoint, and the tasks that drive the cores over it.
 //!
-//! - [`endpoint`](self): the endpoint, whom it lets in, and how it finds peers
+//! - `endpoint`: the iroh endpoint, whom it lets in, and how it finds peers
 //! - `transport`, `gossip`: a libp2p swarm over iroh connections; pushes what is new
 //! - `sync`: one session per peer; reconciliation, addresses, acknowledgements
 //! - `join`: redeems invites

@@ -1,7 +1,8 @@
 //! What arrived, in the order in which it arrived here.
 
-use crate::{FragmentId, MemoryItem};
 use serde::Serialize;
+
+use crate::{FragmentId, MemoryItem};
 
 /// The most events one call of [`crate::Replica::watch`] returns.
 pub const MAX_WATCH: usize = 1024;

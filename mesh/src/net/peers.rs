@@ -8,11 +8,10 @@ use std::{
 };
 
 use iroh::{TransportAddr, endpoint::Connection};
-use serde::Serialize;
-use tokio::sync::watch;
-
 use rhizome_identity::{NodeId, Role};
 use rhizome_memory::Lane;
+use serde::Serialize;
+use tokio::sync::watch;
 
 /// Whether a node can be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -325,12 +325,7 @@ impl Node {
             since_ms: Some(self.started_ms),
             last_seen_ms: None,
             path: None,
-            addrs: self
-                .mesh
-                .local_addrs()
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
+            addrs: self.addrs(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             sync: Vec::new(),
             sent_bytes: 0,

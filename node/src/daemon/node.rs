@@ -76,6 +76,12 @@ impl Node {
         }
     }
 
+    /// Returns the addresses under which this node can be reached, as text.
+    pub(crate) fn addrs(&self) -> Vec<String> {
+        let addrs = self.mesh.local_addrs();
+        addrs.iter().map(ToString::to_string).collect()
+    }
+
     pub(crate) fn id(&self) -> NodeId {
         self.key.id()
     }

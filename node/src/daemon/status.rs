@@ -75,12 +75,7 @@ impl Node {
             root: self.data.join("root.key").exists(),
             data_dir: self.data.path().display().to_string(),
             socket: self.data.socket().display().to_string(),
-            addrs: self
-                .mesh
-                .local_addrs()
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
+            addrs: self.addrs(),
             pid: std::process::id(),
             started_ms: self.started_ms,
             resident_bytes: blocking(resident_bytes).await?,

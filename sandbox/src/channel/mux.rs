@@ -443,6 +443,7 @@ impl Shared {
 
 impl Streams {
     fn insert(&mut self, shared: &Arc<Shared>, id: u32, purpose: Purpose) -> Stream {
+        // The window and `MAX_PLAIN_FRAMES` are its bound: what comes beyond them ends the channel.
         let (tx, rx) = mpsc::unbounded_channel();
         let credit = Arc::new(Semaphore::new(WINDOW as usize));
         self.open.insert(

@@ -36,6 +36,17 @@ struct Inode {
 }
 
 impl SimDisk {
+    /// Cuts the power; `seed` decides what survives.
+    pub(crate) fn random_power_loss(&self, seed: u64) {
+        let mut state = seed;
+        self.power_loss(|| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            state >> 63 == 1
+        });
+    }
+
     /// Cuts the power: everything not synced survives sector by sector as `keep` says.
     pub(crate) fn power_loss(&self, mut keep: impl FnMut() -> bool) {
         let mut state = self.state();

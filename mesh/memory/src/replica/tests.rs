@@ -190,15 +190,6 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn coin(mut state: u64) -> impl FnMut() -> bool {
-    move || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        state >> 63 == 1
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 8,
@@ -260,7 +251,7 @@ proptest! {
                 Op::FailSync => disk.fail_sync_after(Some(0)),
                 Op::PowerLoss(seed) => {
                     drop(replica);
-                    disk.power_loss(coin(seed));
+                    disk.random_power_loss(seed);
                     replica = open(&mesh, 0, &disk, dir.path());
                     reopen = true;
                 }

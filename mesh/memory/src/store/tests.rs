@@ -290,16 +290,6 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A small generator, so that one number decides a whole power loss.
-fn coin(mut state: u64) -> impl FnMut() -> bool {
-    move || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        state >> 63 == 1
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
@@ -332,7 +322,7 @@ proptest! {
                 Op::Full(room) => disk.set_room(Some(room)),
                 Op::FailSync => disk.fail_sync_after(Some(0)),
                 Op::PowerLoss(seed) => {
-                    disk.power_loss(coin(seed));
+                    disk.random_power_loss(seed);
                     reopen = true;
                 }
                 Op::Restart => reopen = true,

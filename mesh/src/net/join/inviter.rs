@@ -13,7 +13,7 @@ use rhizome_identity::{
 };
 use rhizome_memory::{Lane, Replica, now_ms};
 use tokio::sync::{Mutex, Semaphore};
-use tracing::{Instrument, debug, debug_span, info};
+use tracing::{Instrument, debug, debug_span, info, warn};
 
 use crate::net::{
     Refusal,
@@ -219,7 +219,7 @@ impl Inner {
             Refusal::Failed
         })?;
         self.replica.append_records(vec![grant]).map_err(|error| {
-            info!(%error, "cannot record a grant");
+            warn!(%error, "cannot record a grant");
             Refusal::Failed
         })?;
         info!(joiner = %joiner.fmt_short(), name = ?request.node_name, "a node joined");
