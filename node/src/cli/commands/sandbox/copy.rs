@@ -21,8 +21,8 @@ use crate::{
 
 /// How deep a tree may be; a guest could offer one without an end.
 const MAX_DEPTH: usize = 64;
-/// How many files one copy may take out of a sandbox.
-const MAX_FILES: usize = 200_000;
+/// How many files and directories one copy may move.
+const MAX_ENTRIES: usize = 200_000;
 
 /// From where to where; one of the two is in a sandbox.
 #[derive(Debug, Args)]
@@ -84,7 +84,7 @@ pub(crate) async fn run(context: &Context, args: Copy) -> Result<(), Failure> {
         }
     }
     if context.ui.is_json() {
-        let Copied { files, bytes } = copied;
+        let Copied { files, bytes, .. } = copied;
         return context
             .ui
             .object(&serde_json::json!({"schema": 1, "files": files, "bytes": bytes}));
@@ -98,6 +98,8 @@ pub(crate) async fn run(context: &Context, args: Copy) -> Result<(), Failure> {
 
 #[derive(Default)]
 struct Copied {
+    /// Files, directories, and what was skipped.
+    entries: usize,
     files: usize,
     bytes: u64,
 }
@@ -138,8 +140,8 @@ async fn upload(
     let metadata = fs::metadata(from).map_err(at)?;
     let mode = Some(format!("{:o}", metadata.permissions().mode() & 0o7777));
     let path = Some(to.to_owned());
+    limit(depth, copied, from)?;
     if metadata.is_dir() {
-        limit(depth, copied, from)?;
         let made = with_query(
             &format!("{}/dir", path_of(sandbox)),
             &[("path", path), ("mode", mode)],
@@ -231,10 +233,12 @@ async fn download(
             loop {
                 match body.read(&mut buffer).await.map_err(at)? {
                     0 => break,
-                    length => file.write_all(&buffer[..length]).map_err(at)?,
+                    length => {
+                        file.write_all(&buffer[..length]).map_err(at)?;
+                        copied.bytes += length as u64;
+                    }
                 }
             }
-            copied.bytes += entry.size;
             fs::set_permissions(to, fs::Permissions::from_mode(entry.mode & 0o777)).map_err(at)?;
             copied.files += 1;
         }
@@ -267,9 +271,12 @@ fn checked_name(name: &str) -> Result<&str, Failure> {
     }
 }
 
-fn limit(depth: usize, copied: &Copied, path: &Path) -> Result<(), Failure> {
-    if depth > MAX_DEPTH || copied.files > MAX_FILES {
-        let source = io::Error::other(format!("more than {MAX_DEPTH} levels or {MAX_FILES} files"));
+/// Counts one more entry, and refuses it where the tree grows beyond all bounds.
+fn limit(depth: usize, copied: &mut Copied, path: &Path) -> Result<(), Failure> {
+    copied.entries += 1;
+    if depth > MAX_DEPTH || copied.entries > MAX_ENTRIES {
+        let what = format!("more than {MAX_DEPTH} levels or {MAX_ENTRIES} entries");
+        let source = io::Error::other(what);
         return Err(Failure::File {
             path: path.to_owned(),
             source,
