@@ -14,7 +14,7 @@ mod mesh;
 use std::{
     collections::{BTreeMap, BTreeSet},
     env,
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, Read, Seek, Write},
     path::Path,
     process::{Command, Stdio},
 };
@@ -112,6 +112,7 @@ fn one_node_mesh() -> Mesh {
 
 /// Runs the child until it has acknowledged `count` fragments, kills it, and returns all it said.
 fn run_and_kill(dir: &Path, count: usize) -> Vec<FragmentId> {
+    let mut said = tempfile::tempfile().unwrap();
     let mut child = Command::new(env::current_exe().unwrap())
         .args([
             "--exact",
@@ -120,7 +121,7 @@ fn run_and_kill(dir: &Path, count: usize) -> Vec<FragmentId> {
         ])
         .env(CHILD, dir)
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(said.try_clone().unwrap())
         .spawn()
         .unwrap();
     let mut ids = Vec::new();
@@ -138,6 +139,12 @@ fn run_and_kill(dir: &Path, count: usize) -> Vec<FragmentId> {
         }
     }
     child.wait().unwrap();
-    assert!(ids.len() >= count, "the child ended by itself");
+    let mut last_words = String::new();
+    said.rewind().unwrap();
+    said.read_to_string(&mut last_words).unwrap();
+    assert!(
+        ids.len() >= count,
+        "the child ended by itself: {last_words}"
+    );
     ids
 }
