@@ -36,7 +36,6 @@ use rhizome_identity::{
 };
 use tokio::sync::broadcast;
 
-use self::{publish::What, state::Inner};
 pub use self::{
     error::{OpenError, PublishError, ReplicaError},
     request::{
@@ -44,6 +43,7 @@ pub use self::{
         ReplicaConfig, SpaceStats,
     },
 };
+use self::{publish::What, state::Inner};
 pub use crate::store::{Damage, LogError, RecoveryReport, StoreError};
 use crate::{
     ContextState, ContextSummary, DocId, Event, FragmentId, Hit, IdSet, Lane, ListQuery,
