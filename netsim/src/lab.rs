@@ -9,6 +9,7 @@ pub mod daemon;
 pub mod demo;
 pub mod hosts;
 pub mod setup;
+pub mod soak;
 
 pub use daemon::Daemon;
 pub use hosts::{Host, Hosts};

@@ -20,8 +20,9 @@ use crate::{
 
 use super::{BookTask, Entry, MAX_STRANGERS, News, file};
 
-/// How soon changes are written; the file only saves a detour after a restart.
-const SAVE_AFTER: Duration = Duration::from_secs(1);
+/// How soon changes are written. A node that dies before it has written where the others moved
+/// may not find them again if it comes back elsewhere itself.
+const SAVE_AFTER: Duration = Duration::from_millis(100);
 /// How often our own addresses are looked at.
 const OWN_CHECK_EVERY: Duration = Duration::from_secs(5);
 
