@@ -11,6 +11,9 @@ use rhizome_memory::IdSet;
 use rhizome_mesh::proto::reconcile::{SessionKey, answer, decode, encode, open, pack};
 
 const HELD: u64 = 100_000;
+/// What a hundred differences may cost.
+const MOST_BYTES: usize = 120_000;
+const MOST_TRIPS: usize = 3;
 const MAX_BYTES: usize = 256 * 1024 - 128;
 
 struct Cost {
@@ -41,6 +44,9 @@ fn main() {
             theirs.messages.div_ceil(2),
             theirs.time.as_secs_f64() * 1e3,
         );
+        if differ == 100 {
+            println!("{:>7}  {:>10} {:>5}", "limit", MOST_BYTES, MOST_TRIPS);
+        }
     }
     let started = Instant::now();
     let set: IdSet = (0..HELD).map(id).collect();

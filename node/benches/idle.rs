@@ -49,6 +49,7 @@ fn main() {
         let share = (node.cpu_seconds() - before) / wall * 100.0;
         println!("{index:<8} {:>14.1} {share:>16.2}", node.resident_mib());
     }
+    println!("{:<8} {:>14} {:>16}", "limit", 80, 1);
 }
 
 struct Node {
