@@ -175,6 +175,13 @@ impl Replica {
         self.inner().wires(lane, ids, max_bytes)
     }
 
+    /// Takes the wire form of an own fragment from memory if it became durable moments ago; each is
+    /// there once, and needs no disk.
+    #[must_use]
+    pub fn take_fresh_wire(&self, id: &Hash) -> Option<Bytes> {
+        self.inner().take_fresh_wire(id)
+    }
+
     /// Returns the ids of a lane, for reconciliation.
     #[must_use]
     pub fn id_set(&self, lane: Lane) -> Arc<RwLock<IdSet>> {

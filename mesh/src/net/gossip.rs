@@ -10,7 +10,14 @@
 
 mod score;
 
-use std::{collections::BTreeSet, fmt, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    num::NonZeroUsize,
+    panic::{self, AssertUnwindSafe},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -246,7 +253,7 @@ impl GossipTask {
     /// Runs the swarm until `stop`.
     pub(crate) async fn run(mut self, validator: Arc<dyn Validator>, stop: CancellationToken) {
         let (waiting, judged) = self.worker.take().expect("run consumes the task");
-        let worker = tokio::spawn(judge_all(waiting, judged, validator));
+        let worker = tokio::task::spawn_blocking(move || judge_all(waiting, judged, validator));
         let mut redial = tokio::time::interval(REDIAL_EVERY);
         redial.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -459,36 +466,34 @@ fn gossipsub_behaviour()
 }
 
 /// Takes whatever has queued up while the last batch was judged, so that load makes batches and
-/// silence makes no delay.
-async fn judge_all(
+/// silence makes no delay. Blocks: a message passes from the swarm to this thread and no other task.
+fn judge_all(
     mut waiting: mpsc::Receiver<Waiting>,
     judged: mpsc::Sender<Vec<Judged>>,
     validator: Arc<dyn Validator>,
 ) {
     let mut batch = Vec::with_capacity(VALIDATION_BATCH);
-    while waiting.recv_many(&mut batch, VALIDATION_BATCH).await > 0 {
+    while waiting.blocking_recv_many(&mut batch, VALIDATION_BATCH) > 0 {
         let (ids, heard): (Vec<_>, Vec<_>) = batch
             .drain(..)
             .map(|waiting| ((waiting.id, waiting.source), waiting.heard))
             .unzip();
-        let judge = Arc::clone(&validator);
-        let verdicts = tokio::task::spawn_blocking(move || judge.judge(&heard))
-            .await
-            .unwrap_or_default();
+        // A panic in there is a bug of ours: it costs the batch, which reconciliation brings again.
+        let verdicts = panic::catch_unwind(AssertUnwindSafe(|| validator.judge(&heard)));
+        let verdicts = verdicts
+            .unwrap_or_default()
+            .into_iter()
+            .chain(std::iter::repeat(Verdict::Ignore));
         let verdicts = ids
             .into_iter()
-            .zip(
-                verdicts
-                    .into_iter()
-                    .chain(std::iter::repeat(Verdict::Ignore)),
-            )
+            .zip(verdicts)
             .map(|((id, source), verdict)| Judged {
                 id,
                 source,
                 verdict,
             })
             .collect();
-        if judged.send(verdicts).await.is_err() {
+        if judged.blocking_send(verdicts).is_err() {
             break;
         }
     }

@@ -93,11 +93,27 @@ impl Pump {
         if own.is_empty() {
             return;
         }
+        let fresh = own
+            .iter()
+            .map(|(lane, id)| Some((*lane, self.replica.take_fresh_wire(id)?)));
+        let wires = match fresh.collect() {
+            Some(wires) => wires,
+            None => self.read(own).await,
+        };
+        for (lane, wire) in wires {
+            if lane != Lane::Authority {
+                self.offer_body(&wire).await;
+            }
+            self.gossip.publish(lane, wire).await;
+        }
+    }
+
+    async fn read(&self, items: Vec<(Lane, Hash)>) -> Vec<(Lane, Bytes)> {
         let replica = self.replica.clone();
         let read = tokio::task::spawn_blocking(move || {
             let mut left = MAX_PUSH_BYTES;
-            let mut wires: Vec<(Lane, Bytes)> = Vec::with_capacity(own.len());
-            for (lane, id) in own {
+            let mut wires: Vec<(Lane, Bytes)> = Vec::with_capacity(items.len());
+            for (lane, id) in items {
                 for wire in replica.wires(lane, &[id], left) {
                     left = left.saturating_sub(wire.len());
                     wires.push((lane, wire));
@@ -105,12 +121,7 @@ impl Pump {
             }
             wires
         });
-        for (lane, wire) in read.await.unwrap_or_default() {
-            if lane != Lane::Authority {
-                self.offer_body(&wire).await;
-            }
-            self.gossip.publish(lane, wire).await;
-        }
+        read.await.unwrap_or_default()
     }
 
     /// Makes the body of an own fragment fetchable before anyone hears of the fragment.

@@ -1,12 +1,13 @@
 //! What a replica knows while it runs, and what changes when a batch has become durable.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fs::File,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
 };
 
+use bytes::Bytes;
 use rhizome_identity::{
     AgentId, Authority, Hash, NodeId, NodeKey, PublicKey, RecordLog, SpaceId, SpaceKey,
 };
@@ -26,6 +27,9 @@ use crate::{
     store::{Index, Log, LogError, Reach, RecoveryReport, Row, RowKind, Tip},
 };
 
+/// How many own fragments are kept in memory until they are sent on; each is at most 64 KiB.
+const FRESH_WIRES: usize = 64;
+
 /// Everything the clones of a replica share.
 pub(super) struct Inner {
     pub(super) node: NodeId,
@@ -43,6 +47,8 @@ pub(super) struct Inner {
     /// Reads the view without its lock, so that readers and publishers need not wait for each other.
     reader: Reader,
     pub(super) events: broadcast::Sender<Event>,
+    /// Own fragments that became durable last, for whoever sends them on at once.
+    fresh_wires: Mutex<VecDeque<(Hash, Bytes)>>,
     pub(super) sets: RwLock<BTreeMap<Lane, Arc<RwLock<IdSet>>>>,
     pub(super) chains: Mutex<BTreeMap<(SpaceId, AgentId), Chain>>,
     /// One batch of foreign records at a time, so that none is judged by a state that is passing.
@@ -123,6 +129,7 @@ impl Inner {
             reader: view.reader(),
             view: Mutex::new(view),
             events: broadcast::Sender::new(crate::EVENT_BACKLOG),
+            fresh_wires: Mutex::default(),
             sets: RwLock::new(restored.sets),
             chains: Mutex::default(),
             recording: Mutex::default(),
@@ -143,6 +150,27 @@ impl Inner {
     /// Returns a reader of what the view knows now.
     pub(super) fn reader(&self) -> &Reader {
         &self.reader
+    }
+
+    /// Takes the wire form of an own fragment that became durable moments ago.
+    pub(super) fn take_fresh_wire(&self, id: &Hash) -> Option<Bytes> {
+        let mut wires = self.fresh_wires();
+        let place = wires.iter().position(|(fresh, _)| fresh == id)?;
+        wires.remove(place).map(|(_, wire)| wire)
+    }
+
+    fn keep_fresh_wire(&self, id: Hash, wire: &Bytes) {
+        let mut wires = self.fresh_wires();
+        if wires.len() == FRESH_WIRES {
+            wires.pop_front();
+        }
+        wires.push_back((id, wire.clone()));
+    }
+
+    fn fresh_wires(&self) -> MutexGuard<'_, VecDeque<(Hash, Bytes)>> {
+        self.fresh_wires
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the lock under which an author's chain goes on.
@@ -204,7 +232,9 @@ impl Inner {
                     if *own && change.is_none() {
                         self.applier.hold_composing_until(arrival);
                     }
-                    if !own {
+                    if *own {
+                        self.keep_fresh_wire(fragment.id.into(), &entry.wire);
+                    } else {
                         state.clock.observe(now_ms, fragment.header.hlc);
                     }
                     events.push(Event::Stored {
