@@ -198,7 +198,7 @@ fn write(
         let mut args = vec![
             "memory", "publish", "--json", "--kind", "fact", "--title", &title,
         ];
-        if count % 3 == 0 {
+        if count.is_multiple_of(3) {
             args.extend(["--key", "shared"]);
         }
         let command = {
