@@ -112,7 +112,7 @@ pub enum JoinError {
     #[error("the inviter refused")]
     Refused(#[source] Refusal),
     /// The invite has expired by this machine's clock.
-    #[error("the invite expired at {not_after_ms} (unix milliseconds); it is {now_ms} now")]
+    #[error("the invite expired {} s ago by this machine's clock", now_ms.saturating_sub(*not_after_ms) / 1_000)]
     Expired {
         /// When the invite ended.
         not_after_ms: u64,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand};
 use rhizome_memory::now_ms;
+use tokio::io::AsyncReadExt;
 
 use super::{Context, Failure, follow, short};
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
     },
     cli::{
         client::{encode, reader},
-        ui::ago,
+        ui::{ago, plain},
     },
 };
 
@@ -182,8 +183,12 @@ async fn logs(context: &Context, sandbox: &str) -> Result<(), Failure> {
         .client
         .download(&format!("{}/logs", path_of(sandbox)))
         .await?;
-    tokio::io::copy(&mut reader(response.into_body()), &mut tokio::io::stdout()).await?;
-    Ok(())
+    let mut said = Vec::new();
+    // The console's log is bounded by the node; a guest's escape sequences are not for our terminal.
+    reader(response.into_body()).read_to_end(&mut said).await?;
+    context
+        .ui
+        .line(plain(&String::from_utf8_lossy(&said).replace('\r', "")).trim_end())
 }
 
 async fn kill(context: &Context, sandboxes: &[String]) -> Result<(), Failure> {

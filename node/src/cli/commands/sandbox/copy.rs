@@ -220,26 +220,18 @@ async fn download(
                 .client
                 .download(&with_query(&format!("{}/file", path_of(sandbox)), &query))
                 .await?;
-            // A link that stands where the file goes would be followed out of the directory.
-            if fs::symlink_metadata(to).is_ok_and(|metadata| metadata.is_symlink()) {
-                return Err(at(io::Error::new(
-                    io::ErrorKind::AlreadyExists,
-                    "a symbolic link is in the way",
-                )));
+            // Written beside its place and moved there whole: a transfer that breaks off leaves what
+            // was there, and a link that stands there is replaced rather than followed.
+            let draft = draft_of(to);
+            let written = receive(&draft, response.into_body(), copied).await;
+            let written = written.and_then(|()| {
+                fs::set_permissions(&draft, fs::Permissions::from_mode(entry.mode & 0o777))?;
+                fs::rename(&draft, to)
+            });
+            if let Err(error) = written {
+                let _ = fs::remove_file(&draft);
+                return Err(at(error));
             }
-            let mut file = fs::File::create(to).map_err(at)?;
-            let mut body = reader(response.into_body());
-            let mut buffer = vec![0; 256 * 1024];
-            loop {
-                match body.read(&mut buffer).await.map_err(at)? {
-                    0 => break,
-                    length => {
-                        file.write_all(&buffer[..length]).map_err(at)?;
-                        copied.bytes += length as u64;
-                    }
-                }
-            }
-            fs::set_permissions(to, fs::Permissions::from_mode(entry.mode & 0o777)).map_err(at)?;
             copied.files += 1;
         }
         FileKind::Link | FileKind::Other => {
@@ -249,6 +241,28 @@ async fn download(
         }
     }
     Ok(())
+}
+
+/// Writes a body to a new file at `path`.
+async fn receive(path: &Path, body: hyper::body::Incoming, copied: &mut Copied) -> io::Result<()> {
+    let mut file = fs::File::create_new(path)?;
+    let mut body = reader(body);
+    let mut buffer = vec![0; 256 * 1024];
+    loop {
+        match body.read(&mut buffer).await? {
+            0 => return Ok(()),
+            length => {
+                file.write_all(&buffer[..length])?;
+                copied.bytes += length as u64;
+            }
+        }
+    }
+}
+
+/// Returns where a file for `path` is written until it is whole.
+fn draft_of(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{}.part", std::process::id()))
 }
 
 async fn stat(context: &Context, sandbox: &str, path: &str) -> Result<FileStat, Failure> {
