@@ -1,5 +1,6 @@
 # Everyday verbs; anything that needs logic is Rust, in rhizome-lab or rhizome itself.
 CARGO ?= cargo
+# No -p below: a build of one package resolves features anew and compiles the network stack again.
 
 .PHONY: help build demo test check bench setup
 
@@ -11,11 +12,11 @@ build: ## Build everything for development
 
 demo: ## Set up what is needed, then show the main job on real parts
 	$(CARGO) build --workspace --bins
-	$(CARGO) run --quiet -p rhizome-netsim --bin rhizome-lab -- demo
+	$(CARGO) run --quiet --bin rhizome-lab -- demo
 
 test: ## Set up what is needed, then run every test
 	$(CARGO) build --workspace --all-targets
-	$(CARGO) run --quiet -p rhizome-netsim --bin rhizome-lab -- setup
+	$(CARGO) run --quiet --bin rhizome-lab -- setup
 	$(CARGO) test --workspace --no-fail-fast
 
 check: ## Format, lint and audit as a reviewer would
@@ -27,4 +28,4 @@ bench: ## Measure, each figure with its limit beside it
 	$(CARGO) bench --workspace --benches
 
 setup: ## Install the programs that sandboxes need
-	$(CARGO) run --quiet -p rhizome-netsim --bin rhizome-lab -- setup
+	$(CARGO) run --quiet --bin rhizome-lab -- setup
