@@ -151,7 +151,7 @@ fn contexts_begun_on_two_nodes_merge_and_each_entry_names_its_author() {
         next: Some(vec!["read the log".into(), "ask upstream".into()]),
         artifacts: vec![Artifact {
             name: "patch".into(),
-            reference: "/work/a.diff".into(),
+            reference: "changes.diff".into(),
         }],
         ..ContextPatch::default()
     };
