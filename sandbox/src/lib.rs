@@ -10,10 +10,14 @@
 #![forbid(unsafe_code)]
 
 pub mod channel;
+pub mod chunks;
 pub mod driver;
+pub mod egress;
 pub mod image;
 pub mod kernel;
+pub mod life;
 pub mod probe;
+pub mod snapshot;
 
 mod apt;
 mod command;

@@ -1,0 +1,1 @@
+//! Content-addressed chunks in sealed packs: what snapshots and volumes are stored as.

@@ -1,0 +1,1 @@
+//! The life of a sandbox as one pure state machine.

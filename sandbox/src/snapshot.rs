@@ -1,0 +1,1 @@
+//! What a sandbox can be resumed from.
