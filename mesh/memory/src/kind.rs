@@ -32,11 +32,15 @@ pub enum Kind {
     Artifact = 10,
     /// The working context of one task.
     Context = 32,
+    /// What a sandbox can be resumed from, and who runs it; kept by nodes.
+    Snapshot = 33,
+    /// A version of a volume; kept by nodes.
+    Volume = 34,
 }
 
 impl Kind {
     /// Every kind, in the order of its number.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Observation,
         Self::Attempt,
         Self::Decision,
@@ -48,7 +52,17 @@ impl Kind {
         Self::Outcome,
         Self::Artifact,
         Self::Context,
+        Self::Snapshot,
+        Self::Volume,
     ];
+
+    /// Returns whether this is a node's record rather than something learned.
+    ///
+    /// Such a document is found by who asks for its kind, and by nobody else.
+    #[must_use]
+    pub const fn is_record(self) -> bool {
+        matches!(self, Self::Snapshot | Self::Volume)
+    }
 
     /// Returns the number that stands for this kind in a header.
     #[must_use]
@@ -77,6 +91,8 @@ impl Kind {
             Self::Outcome => "outcome",
             Self::Artifact => "artifact",
             Self::Context => "context",
+            Self::Snapshot => "snapshot",
+            Self::Volume => "volume",
         }
     }
 }

@@ -416,3 +416,33 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
         }
     }
 }
+
+#[test]
+fn records_of_nodes_are_found_by_who_asks_for_them() {
+    let fill = |node: &mut Node| {
+        let mut ada = Writer::new(1);
+        node.publish(&mut ada, space(1), 1, &draft("a wombat burrow"));
+        let record = Draft::new(Kind::Snapshot, "a wombat asleep", "");
+        node.publish(&mut ada, space(1), 2, &record);
+    };
+    in_every_place(fill, |view| {
+        let general = view.recall(&query("wombat")).unwrap();
+        assert_eq!(titles(&general), ["a wombat burrow"]);
+        let asked = RecallQuery {
+            kinds: vec![Kind::Snapshot],
+            ..query("wombat")
+        };
+        assert_eq!(titles(&view.recall(&asked).unwrap()), ["a wombat asleep"]);
+        let list = |kind| {
+            let query = rhizome_memory::ListQuery {
+                space: Some(space(1)),
+                kind,
+                task: None,
+                limit: 0,
+            };
+            view.list(&query).unwrap()
+        };
+        assert_eq!(list(None).len(), 1);
+        assert_eq!(list(Some(Kind::Snapshot))[0].title, "a wombat asleep");
+    });
+}

@@ -453,8 +453,13 @@ fn draft(body: PublishBody) -> Result<Draft, ApiError> {
         return Err(ApiError::denied(message).hint("choose another name for it"));
     }
     let fields: BTreeMap<_, _> = body.fields;
+    let kind = parse_kind(&body.kind)?;
+    if kind.is_record() {
+        let message = format!("a `{kind}` is a record that nodes keep");
+        return Err(ApiError::denied(message).hint("publish an `artifact` that names it"));
+    }
     Ok(Draft {
-        kind: parse_kind(&body.kind)?,
+        kind,
         title: body.title,
         text: body.text,
         tags: body.tags,

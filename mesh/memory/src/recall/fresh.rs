@@ -81,9 +81,18 @@ pub(super) struct Filter<'a> {
 }
 
 impl Filter<'_> {
+    /// Returns whether a kind is among those wanted; records of nodes are never wanted unasked.
+    pub(super) fn wants(&self, kind: Kind) -> bool {
+        if self.kinds.is_empty() {
+            !kind.is_record()
+        } else {
+            self.kinds.contains(&kind)
+        }
+    }
+
     pub(super) fn passes(&self, item: &MemoryItem) -> bool {
         self.spaces.contains(&item.space)
-            && (self.kinds.is_empty() || self.kinds.contains(&item.kind))
+            && self.wants(item.kind)
             && self
                 .task
                 .is_none_or(|task| item.task.as_deref() == Some(task))

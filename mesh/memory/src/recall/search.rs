@@ -24,7 +24,7 @@ use super::{
     fresh::{Analyzers, BOOSTS, FIELDS, Filter, Fresh, body},
     tokens::{BIGRAMS, WORDS, bigrams, words},
 };
-use crate::{MemoryItem, document::DocKey};
+use crate::{Kind, MemoryItem, document::DocKey};
 
 /// Most different tokens of a query that are looked for.
 const MAX_TERMS: usize = 64;
@@ -299,7 +299,13 @@ impl Search {
             (Occur::Must, should(text.collect())),
             (Occur::Must, without_score(should(spaces.collect()))),
         ];
-        if !filter.kinds.is_empty() {
+        if filter.kinds.is_empty() {
+            let unasked = Kind::ALL.into_iter().filter(|kind| !filter.wants(*kind));
+            clauses.extend(unasked.map(|kind| {
+                let term = Term::from_field_text(self.fields.kind, kind.as_str());
+                (Occur::MustNot, exact(term))
+            }));
+        } else {
             let kinds = filter
                 .kinds
                 .iter()

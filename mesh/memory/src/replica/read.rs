@@ -130,7 +130,7 @@ impl Inner {
             return None;
         }
         let fragment = Fragment::decode(&self.read_row(row)?).ok()?;
-        if fragment.header.kind == Kind::Context {
+        if fragment.header.kind == Kind::Context || fragment.header.kind.is_record() {
             return None;
         }
         let item = self.reader().memory(space, &fragment.header.doc).ok()??;

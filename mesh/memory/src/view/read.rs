@@ -13,7 +13,8 @@ use super::{
     tables::{ReadTables, guarded, with_prefix},
 };
 use crate::{
-    ContextState, ContextSummary, DocId, FragmentId, Hit, MemoryItem, RecallError, RecallQuery,
+    ContextState, ContextSummary, DocId, FragmentId, Hit, Kind, MemoryItem, RecallError,
+    RecallQuery,
     document::{DocKey, context_doc},
     recall::recall,
 };
@@ -144,10 +145,13 @@ impl Reader {
             if !row.value().starts_with(&prefix) {
                 break;
             }
-            if query
-                .kind
-                .is_some_and(|wanted| kind.value() != [wanted.number()])
-            {
+            let unwanted = match query.kind {
+                Some(wanted) => kind.value() != [wanted.number()],
+                None => Kind::ALL
+                    .into_iter()
+                    .any(|of| of.is_record() && kind.value() == [of.number()]),
+            };
+            if unwanted {
                 continue;
             }
             let space = SpaceId::from_bytes(id_at(row.value(), 0)?);
