@@ -5,7 +5,8 @@
 //! - `sync`: one session per peer; reconciliation, addresses, acknowledgements
 //! - `join`: redeems invites
 //! - `book`: where members were last seen, and dialling them again
-//! - `blobs`: bodies over 64 KiB
+//! - `blobs`: bodies over 64 KiB, and files that the node offers by hash
+//! - `ctl`: byte streams for what nodes ask of each other
 //! - `pump`: carries what the replica says to all of these
 //!
 //! Every task ends with one cancellation token. Whatever a peer sends may be wrong: it costs that
@@ -16,6 +17,7 @@ mod acks;
 mod blobs;
 mod book;
 mod connections;
+mod ctl;
 mod endpoint;
 mod error;
 mod frame;
@@ -38,7 +40,7 @@ use std::{
 
 use rhizome_identity::{Hash, Invite, NodeId, NodeKey, SpaceId};
 use rhizome_memory::{FragmentId, Lane, Replica, now_ms};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, debug, info_span, warn};
 
@@ -46,6 +48,8 @@ use self::{
     accept::Acceptor,
     blobs::Blobs,
     book::Book,
+    connections::Membership,
+    ctl::Ctl,
     endpoint::Net,
     gossip::{Gossip, GossipTask},
     join::JoinProtocol,
@@ -56,7 +60,9 @@ use self::{
 };
 
 pub use self::{
-    error::{JoinError, Refusal, ReplicaTimeout, StartError},
+    blobs::{FetchProgress, FileError, ProviderError},
+    ctl::CtlStream,
+    error::{CtlError, JoinError, Refusal, ReplicaTimeout, StartError},
     gossip::GossipStanding,
     join::Joined,
     peers::{PathKind, PeerBytes, PeerInfo, PeerPath, PeerState, SyncState},
@@ -113,6 +119,7 @@ struct Inner {
     sync: Sync,
     gossip: Gossip,
     blobs: Blobs,
+    ctl: Ctl,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -138,11 +145,12 @@ impl Mesh {
         replica: Replica,
     ) -> Result<Self, StartError> {
         create_dir(&config.data_dir)?;
-        let members = {
+        let members: Membership = {
             let replica = replica.clone();
             Arc::new(move |node: &NodeId| replica.authority().is_member(node))
         };
-        let net = endpoint::bind(key, config.bind, config.mdns, members).await?;
+        let net = endpoint::bind(key, config.bind, config.mdns, Arc::clone(&members)).await?;
+        let ctl = Ctl::new(net.clone(), members);
         let (blobs, wants) = Blobs::open(&config.data_dir.join("blobs")).await?;
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
@@ -223,7 +231,9 @@ impl Mesh {
             sync: sync.clone(),
             join,
             blobs: blobs.protocol(),
+            ctl: ctl.clone(),
         };
+        tasks.spawn(ctl.clone().run(stop.clone()).instrument(span.clone()));
         tasks.spawn(
             acceptor
                 .run(net.endpoint.clone(), tasks.clone(), stop.clone())
@@ -239,6 +249,7 @@ impl Mesh {
                 sync,
                 gossip,
                 blobs,
+                ctl,
                 tasks,
                 stop,
             }),
@@ -367,6 +378,71 @@ impl Mesh {
                 waited: started.elapsed(),
             })
         }
+    }
+
+    /// Opens a byte stream to another member, dialling it at its last known addresses if need be.
+    ///
+    /// The other side learns of the stream with the first byte written. Several streams to one
+    /// peer share a connection, which is closed when none was open for half a minute.
+    ///
+    /// # Errors
+    /// [`CtlError`] within 8 seconds.
+    ///
+    /// # Cancel safety
+    /// A dropped future opens nothing.
+    pub async fn open_ctl(&self, node: NodeId) -> Result<CtlStream, CtlError> {
+        self.inner.ctl.open(node).await
+    }
+
+    /// Returns the streams that other members open to this node, and `None` to all but the first
+    /// who asks.
+    ///
+    /// At most 32 streams of one peer and 256 in all are open at once; the next ones wait.
+    pub fn ctl_streams(&self) -> Option<mpsc::Receiver<CtlStream>> {
+        self.inner.ctl.take_streams()
+    }
+
+    /// Offers the file at `path`, whose BLAKE3 hash is `hash`, to other members.
+    ///
+    /// The file is read once to check it and then referenced, not copied: it must not change. The
+    /// offer outlives a restart. A file that is gone is no longer served.
+    ///
+    /// # Errors
+    /// [`FileError`] if the file cannot be read or has another hash.
+    pub async fn serve_file(&self, hash: Hash, path: &std::path::Path) -> Result<(), FileError> {
+        self.inner.blobs.serve_file(hash, path).await
+    }
+
+    /// Withdraws the offer of [`Self::serve_file`]; the file itself stays where it is.
+    pub async fn unserve_file(&self, hash: Hash) {
+        self.inner.blobs.unserve_file(hash).await;
+    }
+
+    /// Fetches the file whose BLAKE3 hash is `hash` from `providers`, asked one after the other,
+    /// and puts it at `to`.
+    ///
+    /// Every chunk is verified as it arrives. What has arrived is kept when a provider fails, so
+    /// the next one, or a later call within the hour, sends the rest alone. The file at `to` then
+    /// belongs to the caller, who may move it, and must not change it.
+    ///
+    /// # Errors
+    /// [`FileError`] when no provider could give all of it; `limit` is the most bytes taken.
+    ///
+    /// # Cancel safety
+    /// A dropped future leaves no file at `to`, and what has arrived for a later call.
+    pub async fn fetch_file(
+        &self,
+        hash: Hash,
+        providers: &[NodeId],
+        to: &std::path::Path,
+        limit: u64,
+        progress: FetchProgress<'_>,
+    ) -> Result<u64, FileError> {
+        let inner = &self.inner;
+        inner
+            .blobs
+            .fetch_file(&inner.net, hash, providers, to, limit, progress)
+            .await
     }
 
     /// Stops all tasks, says goodbye to the peers and closes the socket; takes 3 seconds at most.

@@ -17,7 +17,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, Span, debug, trace};
 
 use crate::net::{
-    endpoint::{GOSSIP_ALPN, JOIN_ALPN, SYNC_ALPN},
+    ctl::Ctl,
+    endpoint::{CTL_ALPN, GOSSIP_ALPN, JOIN_ALPN, SYNC_ALPN},
     join::JoinProtocol,
     sync::Sync,
     transport::GossipProtocol,
@@ -35,15 +36,22 @@ pub(crate) struct Acceptor {
     pub(crate) sync: Sync,
     pub(crate) join: JoinProtocol,
     pub(crate) blobs: BlobsProtocol,
+    pub(crate) ctl: Ctl,
 }
 
 impl Acceptor {
     /// Accepts connections until `stop`; every one is served by a task of `tasks`.
     pub(crate) async fn run(self, endpoint: Endpoint, tasks: TaskTracker, stop: CancellationToken) {
         endpoint.set_alpns(
-            [GOSSIP_ALPN, SYNC_ALPN, JOIN_ALPN, iroh_blobs::ALPN]
-                .map(<[u8]>::to_vec)
-                .to_vec(),
+            [
+                GOSSIP_ALPN,
+                SYNC_ALPN,
+                JOIN_ALPN,
+                CTL_ALPN,
+                iroh_blobs::ALPN,
+            ]
+            .map(<[u8]>::to_vec)
+            .to_vec(),
         );
         let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
         while let Some(Some(incoming)) = stop.run_until_cancelled(endpoint.accept()).await {
@@ -80,6 +88,7 @@ impl Acceptor {
                 stop.run_until_cancelled(self.gossip.accept(connection))
                     .await
             }
+            CTL_ALPN => stop.run_until_cancelled(self.ctl.accept(connection)).await,
             JOIN_ALPN => stop.run_until_cancelled(self.join.accept(connection)).await,
             iroh_blobs::ALPN => {
                 stop.run_until_cancelled(self.blobs.accept(connection))

@@ -1,8 +1,10 @@
 //! Large bodies: served to members, fetched by hash, verified as they arrive.
 //!
 //! iroh-blobs verifies every chunk against the hash, resumes what broke off, and serves only what
-//! its store holds. Its garbage collection stays off; everything kept is tagged all the same
-//! (`body/<hash>`), so that switching it on deletes nothing that is named.
+//! its store holds. Everything kept is tagged (`body/<hash>`, `file/<hash>`); what lost its tag, or
+//! never got whole enough for one, is collected within the hour.
+
+mod files;
 
 use std::{collections::BTreeMap, io, path::Path, sync::Arc, time::Duration};
 
@@ -13,7 +15,10 @@ use iroh_blobs::{
         blobs::{AddPathOptions, ImportMode},
         remote::GetProgressItem,
     },
-    store::fs::FsStore,
+    store::{
+        GcConfig,
+        fs::{FsStore, options::Options},
+    },
 };
 use rhizome_identity::{Hash, NodeId};
 use rhizome_memory::{MAX_BODY, Replica};
@@ -24,6 +29,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, debug, debug_span};
 
+pub use self::files::{FetchProgress, FileError, ProviderError};
 use crate::net::{StartError, endpoint::Net, sync::Sync};
 
 /// Bodies that are wanted and not fetched yet; more are found again by the next sweep.
@@ -34,6 +40,8 @@ const PARALLEL_FETCHES: usize = 4;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A provider that sends nothing for this long is given up.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often what has no tag is collected.
+const COLLECT_EVERY: Duration = Duration::from_secs(3600);
 /// How often bodies that nobody could give are asked for again.
 const RETRY_EVERY: Duration = Duration::from_secs(15);
 
@@ -51,7 +59,13 @@ pub(crate) type Wants = mpsc::Receiver<Hash>;
 impl Blobs {
     /// Opens or creates the store in `dir`.
     pub(crate) async fn open(dir: &Path) -> Result<(Self, Wants), StartError> {
-        let store = FsStore::load(dir).await.map_err(|e| StartError::Blobs {
+        let mut options = Options::new(dir);
+        options.gc = Some(GcConfig {
+            interval: COLLECT_EVERY,
+            add_protected: None,
+        });
+        let loaded = FsStore::load_with_opts(dir.join("blobs.db"), options).await;
+        let store = loaded.map_err(|e| StartError::Blobs {
             path: dir.to_owned(),
             source: e.into(),
         })?;
@@ -209,6 +223,8 @@ impl Fetch {
     /// Asks the connected members one after the other; returns whether the body is here now.
     async fn run(self) -> bool {
         let blob = BlobHash::from_bytes(*self.hash.as_bytes());
+        // Keeps what has arrived from being collected until it has a tag.
+        let _kept = self.store.tags().temp_tag(HashAndFormat::raw(blob)).await;
         if self.store.blobs().has(blob).await.unwrap_or(false) {
             return self.hand_over(blob).await;
         }

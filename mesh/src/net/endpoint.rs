@@ -27,6 +27,8 @@ use crate::net::{
 pub(crate) const GOSSIP_ALPN: &[u8] = b"/rhizome/libp2p/1";
 /// Reconciliation, address exchange and replica acknowledgements.
 pub(crate) const SYNC_ALPN: &[u8] = b"/rhizome/sync/1";
+/// Control: what nodes ask of each other.
+pub(crate) const CTL_ALPN: &[u8] = b"/rhizome/ctl/1";
 /// Redeeming an invite: the only protocol that a stranger may speak.
 pub(crate) const JOIN_ALPN: &[u8] = b"/rhizome/join/1";
 
@@ -101,6 +103,11 @@ fn announce(endpoint: &Endpoint) {
 }
 
 impl Net {
+    /// Returns this node.
+    pub(crate) fn me(&self) -> NodeId {
+        node_of_endpoint(&self.endpoint.id())
+    }
+
     /// Returns the addresses at which this node can be dialled, bound ones first.
     pub(crate) fn local_addrs(&self) -> Vec<SocketAddr> {
         let mut addrs: Vec<SocketAddr> = self

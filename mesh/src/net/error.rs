@@ -181,6 +181,55 @@ fn list(tried: &[(NodeId, SocketAddr)]) -> String {
     addrs.join(", ")
 }
 
+/// Why no control stream could be opened to a node.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CtlError {
+    /// The node is not another member of the mesh.
+    #[error("{} is not another member of the mesh", node.fmt_short())]
+    NotAMember {
+        /// The node.
+        node: NodeId,
+    },
+    /// The node could not be dialled.
+    #[error("cannot connect to node {}", node.fmt_short())]
+    Unreachable {
+        /// The node.
+        node: NodeId,
+        /// What the dial said.
+        source: Cause,
+    },
+    /// The node did not answer, or has no room for another stream.
+    #[error("node {} did not answer within {} s", node.fmt_short(), waited.as_secs())]
+    TimedOut {
+        /// The node.
+        node: NodeId,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The connection closed as the stream was opened.
+    #[error("node {} closed the connection", node.fmt_short())]
+    Closed {
+        /// The node.
+        node: NodeId,
+        /// How it was closed.
+        source: Cause,
+    },
+}
+
+impl CtlError {
+    /// Returns what the reader can do about it.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::NotAMember { .. } => "`rhizome peers` shows the members".to_owned(),
+            Self::Unreachable { .. } | Self::TimedOut { .. } => {
+                "see whether it is up, and since when it is gone, with `rhizome peers`".to_owned()
+            }
+            Self::Closed { .. } => "try again; it may be starting, stopping or busy".to_owned(),
+        })
+    }
+}
+
 /// Too few nodes said in time that they hold a fragment.
 #[derive(Debug, thiserror::Error)]
 #[error("{} of {wanted} nodes hold the fragment after {} ms", .held_by.len(), .waited.as_millis())]
