@@ -1,0 +1,2 @@
+//! todo
+pub(super) const MAX_NAME: usize = 200;
