@@ -1,24 +1,32 @@
 //! What runs a microVM.
 //!
-//! A driver starts a monitor in a directory of its own and hands back the guest's channel. It
-//! knows nothing of images, names or state files; those are the manager's.
+//! A driver starts a monitor in a directory of its own and hands back a [`Vm`]. It knows nothing
+//! of images, names or state files; those are the manager's.
+//!
+//! A monitor outlives the daemon that started it: its sockets are its own, its guest's memory is
+//! a [`GuestRam`] that it holds open, and the next daemon finds all of it again by process id and
+//! start time ([`VmmDriver::attach`]). What is left of a guest when its monitor is stopped is its
+//! memory, its disks and the state of its devices ([`Vm::save_device`]); from these three any
+//! number of guests can be started again ([`VmmDriver::restore`]).
 
 mod console;
 mod host;
 pub mod qemu;
 mod qmp;
+mod ram;
 mod spawner;
+mod vm;
 
 use std::{fmt, io, path::PathBuf};
 
-use futures::future::BoxFuture;
-use tokio::{net::UnixStream, sync::watch};
-use tokio_util::sync::CancellationToken;
+use futures::future::{BoxFuture, FutureExt};
 
 use crate::{Accel, SandboxId, command::CommandError};
 
 pub use console::{Console, read_console};
-pub(crate) use host::{end_process, process_start};
+pub(crate) use host::{end_process, host_cpu, process_start, tsc_khz};
+pub use ram::GuestRam;
+pub use vm::{Monitor, Tether, Vm};
 
 /// A microVM to start.
 #[derive(Debug, Clone)]
@@ -54,6 +62,26 @@ pub struct Disk {
     pub writable: bool,
 }
 
+/// What a driver can do besides starting a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Capabilities {
+    /// Save a guest and start it again.
+    pub snapshot: bool,
+    /// Start more than one guest from one that was saved.
+    pub fork: bool,
+    /// Take over a monitor that a former daemon started.
+    pub reattach: bool,
+}
+
+/// A guest at rest, without its disks: those lie in the new VM's directory already.
+#[derive(Debug)]
+pub struct SavedState {
+    /// The state of the devices, as [`Vm::save_device`] wrote it.
+    pub device: PathBuf,
+    /// The memory; the new guest writes to it, so it starts one guest and no second.
+    pub ram: GuestRam,
+}
+
 /// Starts microVMs.
 pub trait VmmDriver: fmt::Debug + Send + Sync {
     /// Returns the driver's name, as in `SandboxInfo::driver`.
@@ -65,52 +93,47 @@ pub trait VmmDriver: fmt::Debug + Send + Sync {
     /// Returns the CPU model that guests get.
     fn cpu_model(&self, accel: Accel) -> &'static str;
 
-    /// Starts a microVM; returns once the monitor is on its channel, long before the guest is.
+    /// Returns the machine that guests see, in the driver's own words. A guest at rest can be
+    /// started again on an equal one only.
+    fn machine(&self, accel: Accel) -> String;
+
+    /// Returns what the driver can do besides.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    /// Starts a guest from its kernel; it runs when this returns, and has not booted yet.
     fn start<'a>(&'a self, request: &'a VmRequest) -> BoxFuture<'a, Result<Vm, DriverError>>;
-}
 
-/// A running microVM. Dropping it kills the monitor.
-#[derive(Debug)]
-pub struct Vm {
-    /// The monitor's process id.
-    pub pid: u32,
-    /// When that process started, in the kernel's clock ticks: with the id, it names one process.
-    pub started: u64,
-    /// The guest's channel; taken once.
-    pub channel: Option<UnixStream>,
-    /// Becomes `Some(how)` once the monitor has ended.
-    pub ended: watch::Receiver<Option<String>>,
-    kill: CancellationToken,
-    control: Option<tokio::sync::Mutex<qmp::Qmp>>,
-}
-
-impl Vm {
-    /// Asks the monitor how its guest stands (`running`, `internal-error`, …); `None` if it does
-    /// not say.
-    pub async fn status(&self) -> Option<String> {
-        self.control.as_ref()?.lock().await.status().await.ok()
+    /// Starts a guest where another was saved. It is paused when this returns; connect to it
+    /// first, then let it run with [`Vm::resume`].
+    fn restore<'a>(
+        &'a self,
+        request: &'a VmRequest,
+        saved: &'a SavedState,
+    ) -> BoxFuture<'a, Result<Vm, DriverError>> {
+        let _ = (request, saved);
+        self.cannot("start a guest that was saved")
     }
 
-    /// Kills the monitor and waits until it is gone.
-    pub async fn kill(&self) {
-        self.kill.cancel();
-        self.wait().await;
+    /// Takes over a monitor that another daemon started, named by process id and start time.
+    ///
+    /// The guest stays as it is, running or paused. [`DriverError::Gone`] when there is no such
+    /// monitor any more.
+    fn attach<'a>(
+        &'a self,
+        request: &'a VmRequest,
+        pid: u32,
+        started: u64,
+    ) -> BoxFuture<'a, Result<Vm, DriverError>> {
+        let _ = (request, pid, started);
+        self.cannot("take over a monitor")
     }
 
-    /// Waits until the monitor has ended and returns how.
-    pub async fn wait(&self) -> String {
-        let mut ended = self.ended.clone();
-        // An error means that the watcher is gone, and the monitor with it.
-        let how = ended.wait_for(Option::is_some).await;
-        how.ok()
-            .and_then(|how| how.clone())
-            .unwrap_or_else(|| "nobody saw how".to_owned())
-    }
-}
-
-impl Drop for Vm {
-    fn drop(&mut self) {
-        self.kill.cancel();
+    /// Refuses what [`Self::capabilities`] do not hold.
+    fn cannot(&self, what: &'static str) -> BoxFuture<'_, Result<Vm, DriverError>> {
+        let driver = self.name();
+        async move { Err(DriverError::Unsupported { driver, what }) }.boxed()
     }
 }
 
@@ -154,6 +177,34 @@ pub enum DriverError {
     NotReady {
         /// How long it was given.
         seconds: u64,
+    },
+    /// The monitor is not there any more.
+    #[error("the monitor with process id {pid} is gone")]
+    Gone {
+        /// Its process id.
+        pid: u32,
+    },
+    /// The monitor does not answer, or not as one does.
+    #[error("the monitor did not do as told: {command}")]
+    Control {
+        /// What it was told.
+        command: &'static str,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// What was saved of a guest cannot be used.
+    #[error("the saved state cannot be used: {what}")]
+    Saved {
+        /// Why.
+        what: String,
+    },
+    /// The driver cannot do this.
+    #[error("the driver {driver} cannot {what}")]
+    Unsupported {
+        /// Its name.
+        driver: &'static str,
+        /// What.
+        what: &'static str,
     },
     /// KVM was demanded and does not work here.
     #[error("KVM does not work on this host: {reason}")]

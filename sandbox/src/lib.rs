@@ -28,6 +28,7 @@ mod id;
 mod info;
 mod manager;
 mod progress;
+mod sparse;
 mod staging;
 
 pub use apt::AptError;

@@ -173,11 +173,14 @@ async fn boot(driver: &dyn VmmDriver, image: &Image, dir: &Path) -> (bool, Strin
         accel: Accel::Kvm,
         kernel_args: Vec::new(),
     };
-    let mut vm = match driver.start(&request).await {
+    let vm = match driver.start(&request).await {
         Ok(vm) => vm,
         Err(error) => return (false, format!("a guest under KVM did not start: {error}")),
     };
-    let stream = vm.channel.take().expect("a started VM has its channel");
+    let stream = match vm.connect().await {
+        Ok(stream) => stream,
+        Err(error) => return (false, format!("a guest under KVM did not start: {error}")),
+    };
     let limits = ChannelLimits {
         hello_deadline: KVM_DEADLINE,
         ..ChannelLimits::default()

@@ -9,8 +9,19 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 /// The kernel's `bogomips` is twice that frequency in MHz on every x86 processor whose counter
 /// it trusts, to two decimals. Reading the counter ourselves would take an `unsafe` instruction
 /// and a second of measuring to be as exact.
-pub(super) fn tsc_khz() -> Option<u64> {
+pub(crate) fn tsc_khz() -> Option<u64> {
     parse_bogomips(&fs::read_to_string("/proc/cpuinfo").ok()?)
+}
+
+/// Returns the model of the host's processor with a hash of what it can do.
+pub(crate) fn host_cpu() -> Option<String> {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let field = |name: &str| {
+        let line = cpuinfo.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_once(':')?.1.trim())
+    };
+    let flags = blake3::hash(field("flags")?.as_bytes()).to_hex();
+    Some(format!("{} ({})", field("model name")?, &flags[..12]))
 }
 
 fn parse_bogomips(cpuinfo: &str) -> Option<u64> {

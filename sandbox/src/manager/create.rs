@@ -396,14 +396,14 @@ async fn make_upper(dir: &Path) -> Result<PathBuf, SandboxError> {
 
 /// Starts the monitor and waits for the guest.
 async fn start(inner: &Inner, entry: &Entry, request: &VmRequest) -> Result<Booted, SandboxError> {
-    let mut vm = inner.driver.start(request).await?;
+    let vm = inner.driver.start(request).await?;
     let monitor = Monitor {
         pid: vm.pid,
         started: vm.started,
         boot_id: boot_id(),
     };
     entry.booting(monitor).map_err(directory(&entry.dir))?;
-    let stream = vm.channel.take().expect("a started VM has its channel");
+    let stream = vm.connect().await?;
     let limits = ChannelLimits {
         hello_deadline: match request.accel {
             Accel::Kvm => KVM_BOOT_DEADLINE,

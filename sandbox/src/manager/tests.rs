@@ -25,6 +25,10 @@ impl VmmDriver for NoDriver {
         "none"
     }
 
+    fn machine(&self, _: Accel) -> String {
+        "none".to_owned()
+    }
+
     fn start<'a>(&'a self, _: &'a VmRequest) -> BoxFuture<'a, Result<Vm, DriverError>> {
         async {
             Err(DriverError::NotInstalled {
