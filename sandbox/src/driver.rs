@@ -14,7 +14,6 @@ mod host;
 pub mod qemu;
 mod qmp;
 mod ram;
-mod spawner;
 mod vm;
 
 use std::{fmt, io, path::PathBuf};
@@ -24,7 +23,7 @@ use futures::future::{BoxFuture, FutureExt};
 use crate::{Accel, SandboxId, command::CommandError};
 
 pub use console::{Console, read_console};
-pub(crate) use host::{end_process, host_cpu, process_start, tsc_khz};
+pub(crate) use host::{end_process, host_cpu, monitors_in, process_start, tsc_khz};
 pub use ram::GuestRam;
 pub use vm::{Monitor, Tether, Vm};
 

@@ -279,7 +279,7 @@ async fn a_sandbox_can_be_killed_while_it_boots() {
     sandboxes.shutdown().await;
 }
 
-/// What [`a_daemon_that_dies_takes_its_guests_with_it`] runs as the daemon, in a process of its own.
+/// What [`the_guests_of_a_daemon_that_died_are_ended_by_the_next`] runs as the daemon, in a process of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn helper_daemon() {
     let Some(home) = std::env::var_os("RHIZOME_TEST_DAEMON_HOME") else {
@@ -296,8 +296,8 @@ async fn helper_daemon() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_daemon_that_dies_takes_its_guests_with_it() {
-    if skipped("a_daemon_that_dies_takes_its_guests_with_it") {
+async fn the_guests_of_a_daemon_that_died_are_ended_by_the_next() {
+    if skipped("the_guests_of_a_daemon_that_died_are_ended_by_the_next") {
         return;
     }
     let home = tempfile::tempdir().unwrap();
@@ -312,9 +312,10 @@ async fn a_daemon_that_dies_takes_its_guests_with_it() {
     let pid = support::monitor_pid_of(home.path(), &id);
     assert!(support::is_alive(pid));
     daemon.kill().await.unwrap();
-    support::process_ends(pid).await;
+    assert!(support::is_alive(pid));
 
     let (sandboxes, _doors) = open(home.path()).await;
+    support::process_ends(pid).await;
     let state = sandboxes.get(&id).unwrap().state;
     let lost = SandboxState::Failed {
         reason: "lost when the daemon stopped".into(),

@@ -1,7 +1,8 @@
 //! A guest's console, kept within bounds.
 //!
-//! The monitor writes it to a pipe and this side to a file, so that neither a flood from the
-//! guest nor a monitor taken over can fill the disk or point the log somewhere else.
+//! The monitor writes it to a socket and this side to a file, so that neither a flood from the
+//! guest nor a monitor taken over can fill the disk or point the log somewhere else. What is said
+//! while no daemon listens is lost.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -33,6 +34,23 @@ impl Console {
             path: path.to_owned(),
             file,
             size: 0,
+        })
+    }
+
+    /// Goes on with a log that a former daemon began.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or made.
+    pub fn resume(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(path)?;
+        Ok(Self {
+            size: file.metadata()?.len(),
+            path: path.to_owned(),
+            file,
         })
     }
 
@@ -106,6 +124,15 @@ mod tests {
         let text = read_console(&path).unwrap();
         assert!(text.len() as u64 <= ROTATE_BYTES);
         assert!(text.ends_with("the end\n"));
+    }
+
+    #[test]
+    fn the_next_daemon_goes_on_where_the_last_one_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("console.log");
+        Console::create(&path).unwrap().push(b"one\n");
+        Console::resume(&path).unwrap().push(b"two\n");
+        assert_eq!(read_console(&path).unwrap(), "one\ntwo\n");
     }
 
     #[test]

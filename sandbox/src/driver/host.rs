@@ -64,6 +64,27 @@ pub(crate) fn end_process(pid: u32, started: u64) -> bool {
     pidfd_send_signal(&process, Signal::KILL).is_ok()
 }
 
+/// Returns the monitors that work in `dir`, each by process id and start time.
+///
+/// A daemon that dies between starting a monitor and writing down which one it is leaves it to
+/// whoever looks for it here.
+pub(crate) fn monitors_in(dir: &Path) -> Vec<(u32, u64)> {
+    let Ok(dir) = dir.canonicalize() else {
+        return Vec::new();
+    };
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    processes
+        .filter_map(|entry| {
+            let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let works_in = fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
+            let started = process_start(pid)?;
+            (works_in == dir).then_some((pid, started))
+        })
+        .collect()
+}
+
 /// Returns the group that may use KVM.
 pub(super) fn kvm_group() -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
@@ -99,6 +120,22 @@ mod tests {
         assert_eq!(parse_stat(&stat), Some(('S', 4242)));
         assert_eq!(parse_stat("77 (x) S"), None);
         assert!(process_start(std::process::id()).is_some());
+    }
+
+    #[test]
+    fn a_process_is_found_by_where_it_works() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(monitors_in(dir.path()).is_empty());
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .current_dir(dir.path())
+            .spawn()
+            .unwrap();
+        let found = monitors_in(dir.path());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].0, child.id());
     }
 
     #[test]

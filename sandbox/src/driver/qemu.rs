@@ -5,18 +5,29 @@
 //! `docs/sandbox.md`.
 //!
 //! How the monitor is held in:
-//! - it works in a directory of its own and is given only names relative to it, so it needs no
-//!   right to enter the data directory;
+//! - it works in a directory that it can neither list nor change, is given only names relative to
+//!   it, and needs no right to enter the data directory; what it makes itself, its sockets, lies
+//!   in a directory below;
 //! - where the daemon is root, it runs as a user of its own (one per sandbox, without a name or a
 //!   password), without capabilities, in network, IPC and UTS namespaces of its own;
 //! - QEMU's own seccomp filter forbids it to start processes or to gain rights;
-//! - it dies with the daemon (`setpriv --pdeathsig`), and is in no process group of ours.
+//! - its guest's memory and its control socket are handed to it open.
+//!
+//! How it outlives its daemon: it is in a session of its own, nothing that it needs ends with the
+//! daemon, and whatever the daemon listened to is a socket that the next one can open again.
+
+mod command_line;
+mod confine;
+mod device_file;
+mod monitor;
+mod sockets;
+mod watch;
 
 use std::{
     ffi::OsString,
     fs::{self, File},
     io,
-    os::fd::{AsFd, AsRawFd},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -24,34 +35,35 @@ use std::{
 
 use futures::future::{BoxFuture, FutureExt};
 use tokio::{
-    io::{AsyncReadExt, BufReader},
-    net::{UnixListener, UnixStream},
     process::{Child, Command},
-    sync::{OnceCell, watch},
+    sync::{OnceCell, oneshot},
 };
-use tokio_util::sync::CancellationToken;
 
 use super::{
-    Capabilities, Console, DriverError, SavedState, Vm, VmRequest, VmmDriver, host, process_start, qmp::Qmp, spawner,
+    Capabilities, Console, DriverError, GuestRam, Monitor, SavedState, Tether, Vm, VmRequest,
+    VmmDriver, process_start, qmp::Qmp,
 };
 use crate::{
     Accel,
-    command::{CommandError, Helper, Lines, Tail, find_program},
+    command::{Helper, find_program},
     staging::link_or_copy,
 };
+use confine::Confinement;
+use monitor::{QemuMonitor, control};
+use watch::Process;
 
 /// The program looked for on `PATH`.
 pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
-/// Name of the guest's end of the channel, under `/sys/class/virtio-ports`.
-const PORT_NAME: &str = "rhizome";
-/// Time the monitor has to open the channel; it takes milliseconds on an idle host.
+/// Time the monitor has to answer; it takes milliseconds on an idle host.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
-/// First of the user ids that monitors run as: above what systemd and user namespaces hand out.
-const FIRST_UID: u32 = 0x7000_0000;
-/// How many there are.
-const UIDS: u32 = 0x0fff_0000;
-const CHANNEL_SOCKET: &str = "channel.sock";
+/// Time in which a monitor that hung up may still say why it ended.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Listens before the monitor runs, so that there is nothing to wait for.
 const CONTROL_SOCKET: &str = "control.sock";
+/// What the monitor makes itself.
+const RUN_DIR: &str = "run";
+const CHANNEL_SOCKET: &str = "run/channel.sock";
+const CONSOLE_SOCKET: &str = "run/console.sock";
 
 /// Starts QEMU microvms.
 #[derive(Debug)]
@@ -99,59 +111,61 @@ impl Qemu {
         ))
     }
 
-    async fn launch(&self, request: &VmRequest) -> Result<Vm, DriverError> {
+    /// Starts a monitor, with a guest at rest or with one that boots.
+    async fn launch(
+        &self,
+        request: &VmRequest,
+        saved: Option<&SavedState>,
+    ) -> Result<Vm, DriverError> {
         let program = self.program()?;
+        let machine = command_line::describe(request, &self.version().await?);
+        let state = saved.map(|saved| device_file::read(&saved.device, &machine));
+        let state = state.transpose()?;
+        let ram = memory(request, saved)?;
         let user = Confinement::choose(request);
         let disks = prepare(request, &user)?;
-        let channel = listen(&request.dir, CHANNEL_SOCKET, &user)?;
-        let control = listen(&request.dir, CONTROL_SOCKET, &user)?;
+        let listener = sockets::listen(&request.dir, CONTROL_SOCKET)?;
         let mut words = user.wrap()?;
         words.push(program.into_os_string());
-        words.extend(arguments(request, &disks)?.into_iter().map(OsString::from));
-        let mut command = Command::new(&words[0]);
-        command
-            .args(&words[1..])
-            .current_dir(&request.dir)
-            .env_clear()
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .kill_on_drop(true);
+        let arguments = command_line::arguments(request, &disks, state.is_some())?;
+        words.extend(arguments.into_iter().map(OsString::from));
         let console = Console::create(&request.console).map_err(io_error(&request.console))?;
-        let child = spawner::spawn(command).await;
-        let child = child.map_err(|source| DriverError::Spawn {
-            program: words[0].to_string_lossy().into_owned(),
-            source,
-        })?;
+        let child = spawn(&words, &request.dir, &ram, listener)?;
         let pid = child.id().ok_or(DriverError::Host {
             what: "the monitor's process id",
         })?;
-        let started = process_start(pid).unwrap_or_default();
-        let kill = CancellationToken::new();
-        let (told, ended) = watch::channel(None);
-        tokio::spawn(watch_over(child, console, kill.clone(), told));
-        let _ = (pid, started, ended, channel, control);
-        todo!()
+        let named = (pid, process_start(pid).unwrap_or_default());
+        let begin = match state {
+            Some(state) => Begin::Load(state),
+            None => Begin::Boot,
+        };
+        hold(
+            Process::Ours(child),
+            named,
+            machine,
+            request,
+            ram,
+            console,
+            begin,
+        )
+        .await
     }
 
-    async fn accept(
+    async fn take_over(
         &self,
-        channel: &UnixListener,
-        control: &UnixListener,
-        vm: &Vm,
-    ) -> Result<(UnixStream, UnixStream), DriverError> {
-        tokio::select! {
-            accepted = async { tokio::try_join!(channel.accept(), control.accept()) } => {
-                let ((channel, _), (control, _)) =
-                    accepted.map_err(io_error(Path::new(CHANNEL_SOCKET)))?;
-                Ok((channel, control))
-            }
-            how = vm.wait() => Err(DriverError::Ended { how }),
-            () = tokio::time::sleep(OPEN_LIMIT) => Err(DriverError::NotReady {
-                seconds: OPEN_LIMIT.as_secs(),
-            }),
-        }
+        request: &VmRequest,
+        pid: u32,
+        started: u64,
+    ) -> Result<Vm, DriverError> {
+        let process = Process::find(pid, started).ok_or(DriverError::Gone { pid })?;
+        let memory = format!("/proc/{pid}/fd/0");
+        let memory = Path::new(&memory);
+        let ram = GuestRam::adopt(memory, request.memory_mib).map_err(io_error(memory))?;
+        let console = Console::resume(&request.console).map_err(io_error(&request.console))?;
+        let machine = command_line::describe(request, &self.version().await?);
+        let named = (pid, started);
+        let begin = Begin::AsItIs;
+        hold(process, named, machine, request, ram, console, begin).await
     }
 }
 
@@ -171,25 +185,23 @@ impl VmmDriver for Qemu {
     }
 
     fn cpu_model(&self, accel: Accel) -> &'static str {
-        match accel {
-            Accel::Kvm => "host",
-            // x86-64-v2 without the wide vectors that emulation makes slower, and with a source
-            // of randomness for the guest's first key.
-            Accel::Auto | Accel::Tcg => "Nehalem-v1,+rdrand",
+        cpu_model(accel)
+    }
+
+    fn machine(&self, accel: Accel) -> String {
+        command_line::machine(accel)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            snapshot: true,
+            fork: true,
+            reattach: true,
         }
     }
 
     fn start<'a>(&'a self, request: &'a VmRequest) -> BoxFuture<'a, Result<Vm, DriverError>> {
-        self.launch(request).boxed()
-    }
-
-    fn machine(&self, accel: Accel) -> String {
-        let _ = accel;
-        todo!()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        todo!()
+        self.launch(request, None).boxed()
     }
 
     fn restore<'a>(
@@ -197,8 +209,7 @@ impl VmmDriver for Qemu {
         request: &'a VmRequest,
         saved: &'a SavedState,
     ) -> BoxFuture<'a, Result<Vm, DriverError>> {
-        let _ = (request, saved);
-        todo!()
+        self.launch(request, Some(saved)).boxed()
     }
 
     fn attach<'a>(
@@ -207,72 +218,131 @@ impl VmmDriver for Qemu {
         pid: u32,
         started: u64,
     ) -> BoxFuture<'a, Result<Vm, DriverError>> {
-        let _ = (request, pid, started);
-        todo!()
+        self.take_over(request, pid, started).boxed()
     }
 }
 
-/// Who the monitor runs as.
+fn cpu_model(accel: Accel) -> &'static str {
+    match accel {
+        Accel::Kvm => "host",
+        // x86-64-v2 without the wide vectors that emulation makes slower, and with a source of
+        // randomness for the guest's first key.
+        Accel::Auto | Accel::Tcg => "Nehalem-v1,+rdrand",
+    }
+}
+
+/// How the guest of a monitor begins.
 #[derive(Debug)]
-struct Confinement {
-    /// User and group, where the daemon may choose.
-    uid: Option<u32>,
-    /// A group it needs besides.
-    group: Option<u32>,
+enum Begin {
+    Boot,
+    /// From the state of its devices; it stays paused.
+    Load(File),
+    AsItIs,
 }
 
-impl Confinement {
-    fn choose(request: &VmRequest) -> Self {
-        let bytes = request.id.as_bytes();
-        let number = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        Self {
-            uid: rustix::process::geteuid()
-                .is_root()
-                .then_some(FIRST_UID + number % UIDS),
-            group: (request.accel == Accel::Kvm)
-                .then(host::kvm_group)
-                .flatten(),
-        }
-    }
-
-    /// Returns the words before the monitor's own command line.
-    fn wrap(&self) -> Result<Vec<OsString>, DriverError> {
-        let find = |name: &str| {
-            find_program(name)
-                .map(PathBuf::into_os_string)
-                .ok_or_else(|| {
-                    DriverError::Command(CommandError::NotFound {
-                        program: name.to_owned(),
-                    })
-                })
+/// Opens what a monitor offers and lets its guest begin. A monitor of ours that fails is ended; a
+/// foreign one is left as it is.
+async fn hold(
+    process: Process,
+    (pid, started): (u32, u64),
+    machine: String,
+    request: &VmRequest,
+    ram: GuestRam,
+    console: Console,
+    begin: Begin,
+) -> Result<Vm, DriverError> {
+    let tether = Tether::default();
+    let (told, ended) = tokio::sync::watch::channel(None);
+    let (said, listen) = oneshot::channel();
+    tokio::spawn(watch::watch_over(
+        process,
+        console,
+        listen,
+        tether.clone(),
+        told,
+    ));
+    // Until there is a `Vm` to drop.
+    let guard = match begin {
+        Begin::AsItIs => &tether.release,
+        Begin::Boot | Begin::Load(_) => &tether.kill,
+    };
+    let guard = guard.clone().drop_guard();
+    let foreign = matches!(begin, Begin::AsItIs);
+    let opened = async {
+        let open = async {
+            let stream = sockets::connect(&request.dir, CONTROL_SOCKET, None).await?;
+            Qmp::open(stream).await.map_err(control("greet"))
         };
-        let mut words = Vec::new();
-        if let Some(uid) = self.uid {
-            words.push(find("unshare")?);
-            words.extend(["--net", "--ipc", "--uts", "--"].map(OsString::from));
-            words.push(find("setpriv")?);
-            words.push(format!("--reuid={uid}").into());
-            words.push(format!("--regid={uid}").into());
-            words.push(match self.group {
-                Some(group) => format!("--groups={group}").into(),
-                None => "--clear-groups".into(),
-            });
-            words.extend(["--bounding-set=-all", "--inh-caps=-all"].map(OsString::from));
-        } else {
-            words.push(find("setpriv")?);
+        let qmp = tokio::time::timeout(OPEN_LIMIT, open).await;
+        let qmp = qmp.unwrap_or(Err(DriverError::NotReady {
+            seconds: OPEN_LIMIT.as_secs(),
+        }))?;
+        let stream = sockets::connect(&request.dir, CONSOLE_SOCKET, Some(pid)).await?;
+        let _ = said.send(stream);
+        let monitor = QemuMonitor::new(request.dir.clone(), pid, machine, ram, qmp).await?;
+        match begin {
+            Begin::Boot => monitor.resume().await?,
+            Begin::Load(state) => monitor.load(&state).await?,
+            Begin::AsItIs => {}
         }
-        words.extend(["--no-new-privs", "--pdeathsig=KILL", "--"].map(OsString::from));
-        Ok(words)
+        Ok(monitor)
+    };
+    match opened.await {
+        Ok(monitor) => {
+            guard.disarm();
+            Ok(Vm::new(pid, started, ended, tether, Box::new(monitor)))
+        }
+        Err(error) if foreign => Err(error),
+        Err(error) => {
+            // A monitor that failed hangs up first and is reaped a moment later.
+            let mut end = ended.clone();
+            let over = tokio::time::timeout(LAST_WORDS, end.wait_for(Option::is_some)).await;
+            let how = over.ok().and_then(Result::ok).and_then(|how| how.clone());
+            drop(guard);
+            // An error means that the watcher is gone, and the monitor with it.
+            let _ = ended.clone().wait_for(Option::is_some).await;
+            Err(match how {
+                Some(how) => DriverError::Ended { how },
+                None => error,
+            })
+        }
     }
+}
 
-    fn own(&self, path: &Path) -> Result<(), DriverError> {
-        match self.uid {
-            Some(uid) => {
-                std::os::unix::fs::chown(path, Some(uid), Some(uid)).map_err(io_error(path))
-            }
-            None => Ok(()),
-        }
+/// Returns the memory that a guest begins with.
+fn memory(request: &VmRequest, saved: Option<&SavedState>) -> Result<GuestRam, DriverError> {
+    let Some(saved) = saved else {
+        return GuestRam::create(request.memory_mib).map_err(io_error(&request.dir));
+    };
+    let (has, needs) = (saved.ram.size(), u64::from(request.memory_mib) << 20);
+    if has != needs {
+        return Err(DriverError::Saved {
+            what: format!("its memory has {has} bytes, the guest {needs}"),
+        });
     }
+    saved.ram.try_clone().map_err(io_error(&request.dir))
+}
+
+/// Starts the monitor: its input is the guest's memory, its output the socket it is controlled by.
+fn spawn(
+    words: &[OsString],
+    dir: &Path,
+    ram: &GuestRam,
+    listener: OwnedFd,
+) -> Result<Child, DriverError> {
+    let memory = ram.descriptor().map_err(io_error(dir))?;
+    let mut command = Command::new(&words[0]);
+    command
+        .args(&words[1..])
+        .current_dir(dir)
+        .env_clear()
+        .stdin(Stdio::from(memory))
+        .stdout(Stdio::from(listener))
+        .stderr(Stdio::piped());
+    command.spawn().map_err(|source| DriverError::Spawn {
+        program: words[0].to_string_lossy().into_owned(),
+        source,
+    })
 }
 
 /// Puts everything the monitor opens into its directory; returns the disks' names there.
@@ -297,157 +367,12 @@ fn prepare(request: &VmRequest, user: &Confinement) -> Result<Vec<String>, Drive
             names.push(name);
         }
     }
-    user.own(&request.dir)?;
+    user.enter(&request.dir)?;
+    user.give(&request.dir.join(RUN_DIR))?;
+    for socket in [CHANNEL_SOCKET, CONSOLE_SOCKET] {
+        let _ = fs::remove_file(request.dir.join(socket));
+    }
     Ok(names)
-}
-
-/// Opens a socket for the monitor to connect to.
-///
-/// The path goes through the directory's descriptor: a data directory may lie deeper than the
-/// 107 bytes that a socket path may have.
-fn listen(dir: &Path, name: &str, user: &Confinement) -> Result<UnixListener, DriverError> {
-    let socket = dir.join(name);
-    let _ = fs::remove_file(&socket);
-    let handle = File::open(dir).map_err(io_error(dir))?;
-    let short = format!("/proc/self/fd/{}/{name}", handle.as_fd().as_raw_fd());
-    let listener = UnixListener::bind(short).map_err(io_error(&socket))?;
-    user.own(&socket)?;
-    Ok(listener)
-}
-
-/// Returns QEMU's arguments; every path is relative to the VM's directory.
-fn arguments(request: &VmRequest, disks: &[String]) -> Result<Vec<String>, DriverError> {
-    let cpu = Qemu::new(None).cpu_model(request.accel);
-    let accel = match request.accel {
-        Accel::Kvm => "kvm",
-        Accel::Auto | Accel::Tcg => "tcg,thread=multi",
-    };
-    let mut words: Vec<String> = [
-        "-nodefaults",
-        "-no-user-config",
-        "-no-reboot",
-        "-display",
-        "none",
-        "-M",
-        "microvm,rtc=on,pit=off,pic=off",
-        "-bios",
-        "qboot.rom",
-        "-accel",
-        accel,
-        "-cpu",
-        cpu,
-        "-sandbox",
-        "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
-        "-chardev",
-        "stdio,id=console,signal=off",
-        "-serial",
-        "chardev:console",
-        "-device",
-        "virtio-serial-device",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    words.extend([
-        "-smp".to_owned(),
-        request.vcpus.to_string(),
-        "-m".to_owned(),
-        request.memory_mib.to_string(),
-        "-kernel".to_owned(),
-        "kernel".to_owned(),
-        "-initrd".to_owned(),
-        "initramfs".to_owned(),
-        "-append".to_owned(),
-        kernel_command_line(request)?,
-        "-chardev".to_owned(),
-        format!("socket,id=channel,path={CHANNEL_SOCKET},server=off"),
-        "-device".to_owned(),
-        format!("virtserialport,chardev=channel,name={PORT_NAME}"),
-        "-chardev".to_owned(),
-        format!("socket,id=control,path={CONTROL_SOCKET},server=off"),
-        "-mon".to_owned(),
-        "chardev=control,mode=control".to_owned(),
-    ]);
-    // The guest tells disks apart by their serials; which is vda depends on QEMU and the kernel.
-    for (number, (disk, asked)) in disks.iter().zip(&request.disks).enumerate() {
-        let read_only = if asked.writable { "off" } else { "on" };
-        words.push("-drive".to_owned());
-        words.push(format!(
-            "id=disk{number},file={disk},format=raw,if=none,read-only={read_only},discard=unmap"
-        ));
-        words.push("-device".to_owned());
-        words.push(format!(
-            "virtio-blk-device,drive=disk{number},serial=disk{number}"
-        ));
-    }
-    Ok(words)
-}
-
-fn kernel_command_line(request: &VmRequest) -> Result<String, DriverError> {
-    let mut words = vec![
-        "console=ttyS0".to_owned(),
-        "quiet".to_owned(),
-        // A panic ends the monitor (`-no-reboot`), which is how we learn of it.
-        "panic=-1".to_owned(),
-        "reboot=t".to_owned(),
-        "no_timer_check".to_owned(),
-        "random.trust_cpu=on".to_owned(),
-        "cryptomgr.notests".to_owned(),
-        "8250.nr_uarts=1".to_owned(),
-    ];
-    if request.accel != Accel::Kvm {
-        let khz = host::tsc_khz().ok_or(DriverError::Host {
-            what: "the frequency of the time stamp counter",
-        })?;
-        // Without these the guest measures its counter against a timer that a busy host starves;
-        // it then calls the counter unstable and never gets a tick again.
-        words.push(format!("tsc_early_khz={khz}"));
-        words.push("tsc=reliable".to_owned());
-        // They guard against leaks between a processor's real units, which emulation has not.
-        words.push("mitigations=off".to_owned());
-        words.push("nokaslr".to_owned());
-    }
-    words.extend(request.kernel_args.iter().cloned());
-    Ok(words.join(" "))
-}
-
-/// Owns the process: drains its output, ends it when told, says how it ended.
-async fn watch_over(
-    mut child: Child,
-    mut console: Console,
-    kill: CancellationToken,
-    told: watch::Sender<Option<String>>,
-) {
-    let mut out = child.stdout.take().expect("stdout is piped");
-    let mut err = Lines::new(BufReader::new(
-        child.stderr.take().expect("stderr is piped"),
-    ));
-    let mut tail = Tail::default();
-    let mut buffer = vec![0; 16 * 1024];
-    let mut out_open = true;
-    let status = loop {
-        tokio::select! {
-            biased;
-            () = kill.cancelled() => {
-                let _ = child.start_kill();
-                break child.wait().await;
-            }
-            read = out.read(&mut buffer), if out_open => match read {
-                Ok(size) if size > 0 => console.push(&buffer[..size]),
-                _ => out_open = false,
-            },
-            line = err.next(), if !err.done => if let Some(line) = line {
-                console.push(format!("[qemu] {line}\n").as_bytes());
-                tail.push(&line);
-            },
-            status = child.wait(), if !out_open && err.done => break status,
-        }
-    };
-    let how = match status {
-        Ok(status) if tail.text().is_empty() => status.to_string(),
-        Ok(status) => format!("{status}: {}", tail.text()),
-        Err(error) => error.to_string(),
-    };
-    let _ = told.send(Some(how));
 }
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> DriverError + '_ {
@@ -460,57 +385,6 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> DriverError + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SandboxId;
-
-    fn request(accel: Accel) -> VmRequest {
-        VmRequest {
-            id: SandboxId::from_bytes([0xff; 16]),
-            dir: "/x".into(),
-            console: "/y".into(),
-            kernel: "/k".into(),
-            initramfs: "/i".into(),
-            disks: vec![
-                super::super::Disk {
-                    path: "/r".into(),
-                    writable: false,
-                },
-                super::super::Disk {
-                    path: "/x/upper".into(),
-                    writable: true,
-                },
-            ],
-            memory_mib: 256,
-            vcpus: 1,
-            accel,
-            kernel_args: vec!["rhizome.root=disk0".into()],
-        }
-    }
-
-    #[test]
-    fn a_guest_has_no_network_device_and_no_path_of_the_host() {
-        let words = arguments(&request(Accel::Tcg), &["disk0".into(), "upper".into()]).unwrap();
-        let line = words.join(" ");
-        assert!(!line.contains("net"), "{line}");
-        assert!(words.iter().all(|word| !word.starts_with('/')), "{line}");
-        assert!(line.contains("spawn=deny"));
-        assert!(line.contains("tsc_early_khz="));
-        assert!(line.contains("rhizome.root=disk0"));
-    }
-
-    #[test]
-    fn a_real_processor_keeps_its_mitigations() {
-        let line = kernel_command_line(&request(Accel::Kvm)).unwrap();
-        assert!(!line.contains("mitigations=off"), "{line}");
-        assert!(!line.contains("tsc"), "{line}");
-    }
-
-    #[test]
-    fn every_sandbox_has_a_user_of_its_own_above_the_hosts() {
-        let uid = Confinement::choose(&request(Accel::Tcg)).uid;
-        if let Some(uid) = uid {
-            assert!((FIRST_UID..FIRST_UID + UIDS).contains(&uid));
-        }
-    }
 
     #[tokio::test]
     async fn a_missing_program_is_told_with_the_package() {

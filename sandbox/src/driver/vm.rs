@@ -134,7 +134,7 @@ impl Vm {
 
     /// Lets go of the monitor without ending it, for [`super::VmmDriver::attach`] by the next
     /// daemon. The stream of the guest's channel is for the caller to close.
-    pub fn release(self) {
+    pub fn release(&self) {
         self.tether.release.cancel();
     }
 }

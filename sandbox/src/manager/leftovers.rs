@@ -1,7 +1,7 @@
 //! What an earlier daemon left behind.
 //!
-//! Monitors die with their daemon, so as a rule there is nothing to end. A monitor that is alive
-//! all the same is found by the process id *and* the start time in its state file.
+//! A monitor outlives its daemon. It is found by the process id *and* the start time in its state
+//! file, and ended.
 
 use std::{fs, io, path::Path};
 
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::entry::{Entry, Record};
-use crate::{SandboxId, SandboxState, driver::end_process, probe::boot_id};
+use crate::{SandboxId, SandboxState, driver::{end_process, monitors_in}, probe::boot_id};
 
 /// What becomes of a sandbox whose daemon died.
 pub(super) const LOST: &str = "lost when the daemon stopped";
@@ -44,6 +44,10 @@ pub(super) fn read(dir: &Path) -> io::Result<Vec<Entry>> {
                 && end_process(monitor.pid, monitor.started)
             {
                 info!(sandbox = %id, pid = monitor.pid, "ended the monitor of a lost sandbox");
+            }
+            // One that was started and not yet written down.
+            for (pid, started) in monitors_in(&path.join("vm")) {
+                end_process(pid, started);
             }
             info.state = SandboxState::Failed {
                 reason: LOST.to_owned(),

@@ -1,13 +1,23 @@
 //! A guest stopped at one moment, as files.
 
 use std::{
-    fs::File,
+    fs::{self, File},
+    io,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use super::SnapshotError;
-use crate::driver::{GuestRam, SavedState, Vm, VmRequest};
+use rustix::fs::OFlags;
+
+use super::{SnapshotError, manifest::is_disk_name};
+use crate::{
+    driver::{GuestRam, SavedState, Vm, VmRequest},
+    sparse,
+};
+
+/// What the state of the devices is called.
+const DEVICE: &str = "device";
 
 /// What becomes of the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +25,7 @@ pub enum Freeze {
     /// It stays paused, and what is taken is what it has: for a guest that will be ended, or was
     /// paused before. It must not run while the [`Frozen`] is used.
     Hold,
-    /// It goes on after the pause; what is taken is a copy.
+    /// It goes on after the pause, if it ran before; what is taken is a copy.
     Copy,
 }
 
@@ -26,7 +36,7 @@ pub struct Frozen {
     pub device: PathBuf,
     /// Its memory.
     pub ram: GuestRam,
-    /// Its writable disks.
+    /// Its writable disks, by number.
     pub disks: Vec<FrozenDisk>,
     /// How long it stood still; zero if it stays paused.
     pub pause: Duration,
@@ -48,7 +58,7 @@ pub struct FrozenDisk {
 }
 
 /// Stops a guest and takes it as it is. `dir` is the caller's: the state of the devices and the
-/// copies of the disks go there, under names of ours.
+/// copies of the disks go there, under names of ours (`device`, and the disks' own).
 ///
 /// After an error the guest runs on if it ran before.
 ///
@@ -63,8 +73,78 @@ pub async fn freeze(
     dir: &Path,
     how: Freeze,
 ) -> Result<Frozen, SnapshotError> {
-    let _ = (vm, request, dir, how);
-    todo!()
+    // Whatever can fail without the guest standing still is done first.
+    let mut disks = open_disks(request)?;
+    let ran = vm.status().await.as_deref() == Some("running");
+    let begun = Instant::now();
+    vm.pause().await?;
+    let taken = take(vm, dir, &mut disks, how).await;
+    let goes_on = ran && (how == Freeze::Copy || taken.is_err());
+    let resumed = if goes_on { vm.resume().await } else { Ok(()) };
+    let (ram, copied) = taken?;
+    resumed?;
+    let pause = if goes_on {
+        begun.elapsed()
+    } else {
+        Duration::ZERO
+    };
+    Ok(Frozen {
+        device: dir.join(DEVICE),
+        ram,
+        disks,
+        pause,
+        copied,
+    })
+}
+
+async fn take(
+    vm: &Vm,
+    dir: &Path,
+    disks: &mut Vec<FrozenDisk>,
+    how: Freeze,
+) -> Result<(GuestRam, u64), SnapshotError> {
+    vm.save_device(&dir.join(DEVICE)).await?;
+    let ram = vm.ram()?;
+    for disk in disks.iter_mut() {
+        disk.size = disk.file.metadata().map_err(io_error(dir))?.len();
+    }
+    if how == Freeze::Hold {
+        return Ok((ram, 0));
+    }
+    let (dir, held) = (dir.to_owned(), std::mem::take(disks));
+    let copies = tokio::task::spawn_blocking(move || copy(&ram, held, &dir)).await;
+    let (ram, copied_disks, copied) = copies.map_err(|_| SnapshotError::Io {
+        path: PathBuf::new(),
+        source: io::Error::other("the copying was cut off"),
+    })??;
+    *disks = copied_disks;
+    Ok((ram, copied))
+}
+
+/// Copies memory and disks side by side.
+fn copy(
+    ram: &GuestRam,
+    disks: Vec<FrozenDisk>,
+    dir: &Path,
+) -> Result<(GuestRam, Vec<FrozenDisk>, u64), SnapshotError> {
+    std::thread::scope(|scope| {
+        let memory = scope.spawn(|| {
+            let copy = ram.copy()?;
+            let bytes = copy.resident()?;
+            io::Result::Ok((copy, bytes))
+        });
+        let mut copies = Vec::new();
+        let mut copied = 0;
+        for disk in disks {
+            let path = dir.join(&disk.name);
+            let file = create(&path).map_err(io_error(&path))?;
+            copied += sparse::copy(&disk.file, &file, disk.size).map_err(io_error(&path))?;
+            copies.push(FrozenDisk { file, ..disk });
+        }
+        let memory = memory.join().expect("copying does not panic");
+        let (ram, bytes) = memory.map_err(io_error(dir))?;
+        Ok((ram, copies, copied + bytes))
+    })
 }
 
 impl Frozen {
@@ -74,7 +154,65 @@ impl Frozen {
     /// # Errors
     /// [`SnapshotError::Io`].
     pub fn instance(&self, dir: &Path) -> Result<SavedState, SnapshotError> {
-        let _ = dir;
-        todo!()
+        for disk in &self.disks {
+            let path = dir.join(&disk.name);
+            let file = create(&path).map_err(io_error(&path))?;
+            sparse::copy(&disk.file, &file, disk.size).map_err(io_error(&path))?;
+        }
+        Ok(SavedState {
+            device: self.device.clone(),
+            ram: self.ram.copy().map_err(io_error(dir))?,
+        })
+    }
+}
+
+/// Opens the writable disks of a VM.
+///
+/// They are files that the monitor writes to; names in its directory are not its to change.
+fn open_disks(request: &VmRequest) -> Result<Vec<FrozenDisk>, SnapshotError> {
+    let mut disks = Vec::new();
+    for (number, disk) in (0_u32..).zip(&request.disks) {
+        if !disk.writable {
+            continue;
+        }
+        let failed = io_error(&disk.path);
+        let name = disk.path.file_name().unwrap_or_default().to_string_lossy();
+        if !is_disk_name(&name) {
+            return Err(failed(io::Error::other("no name for a disk")));
+        }
+        let opened = fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .open(&disk.path)
+            .and_then(|file| match file.metadata()? {
+                meta if meta.is_file() && meta.nlink() == 1 => Ok((file, meta.len())),
+                _ => Err(io::Error::other("no file of this VM alone")),
+            });
+        let (file, size) = opened.map_err(failed)?;
+        disks.push(FrozenDisk {
+            number,
+            name: name.into_owned(),
+            file,
+            size,
+        });
+    }
+    Ok(disks)
+}
+
+/// Makes a file of ours, and reads it too.
+pub(super) fn create(path: &Path) -> io::Result<File> {
+    fs::OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+}
+
+pub(super) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> SnapshotError + '_ {
+    move |source| SnapshotError::Io {
+        path: path.to_owned(),
+        source,
     }
 }

@@ -508,7 +508,9 @@ impl WireManifest {
 pub(super) fn is_disk_name(name: &str) -> bool {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
     let taken = ["kernel", "initramfs", "run", "device"].contains(&name)
-        || name.strip_prefix("disk").is_some_and(|rest| rest.parse::<u32>().is_ok());
+        || name
+            .strip_prefix("disk")
+            .is_some_and(|rest| rest.parse::<u32>().is_ok());
     !name.is_empty() && name.len() <= 32 && name.bytes().all(plain) && !taken
 }
 

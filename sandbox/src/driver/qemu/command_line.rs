@@ -1,0 +1,205 @@
+//! What QEMU is told. What speaks for each word is in `docs/sandbox.md`.
+
+use super::{CHANNEL_SOCKET, CONSOLE_SOCKET, cpu_model};
+use crate::{
+    Accel,
+    driver::{Disk, DriverError, VmRequest, host},
+};
+
+/// Name of the guest's end of the channel, under `/sys/class/virtio-ports`.
+const PORT_NAME: &str = "rhizome";
+const MACHINE: &str = "microvm,rtc=on,pit=off,pic=off";
+const BIOS: &str = "qboot.rom";
+/// Number of the list of devices below: a change to it is a change to the machine.
+const DEVICES: u32 = 1;
+
+/// Returns what a guest's machine is; a guest at rest needs an equal one.
+pub(super) fn machine(accel: Accel) -> String {
+    format!("{MACHINE} {BIOS} {} devices={DEVICES}", accel_words(accel))
+}
+
+/// Describes the machine of one guest, with all that a guest at rest depends on.
+pub(super) fn describe(request: &VmRequest, version: &str) -> String {
+    let disk = |disk: &Disk| if disk.writable { "rw" } else { "ro" };
+    let disks: Vec<_> = request.disks.iter().map(disk).collect();
+    format!(
+        "{version}; {}; {}; {} vcpus; {} MiB; disks {}",
+        machine(request.accel),
+        cpu_model(request.accel),
+        request.vcpus,
+        request.memory_mib,
+        disks.join(" "),
+    )
+}
+
+fn accel_words(accel: Accel) -> &'static str {
+    match accel {
+        Accel::Kvm => "kvm",
+        Accel::Auto | Accel::Tcg => "tcg,thread=multi",
+    }
+}
+
+/// Returns QEMU's arguments; every path is relative to the VM's directory. Its standard input is
+/// the guest's memory, its standard output the listening control socket.
+pub(super) fn arguments(
+    request: &VmRequest,
+    disks: &[String],
+    incoming: bool,
+) -> Result<Vec<String>, DriverError> {
+    let mut words: Vec<String> = [
+        "-nodefaults",
+        "-no-user-config",
+        "-no-reboot",
+        "-display",
+        "none",
+        // Nothing runs before the daemon listens to what it says.
+        "-S",
+        "-bios",
+        BIOS,
+        "-accel",
+        accel_words(request.accel),
+        "-cpu",
+        cpu_model(request.accel),
+        "-sandbox",
+        "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
+        "-serial",
+        "chardev:console",
+        "-device",
+        "virtio-serial-device",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    let memory = request.memory_mib;
+    words.extend([
+        "-M".to_owned(),
+        format!("{MACHINE},memory-backend=ram"),
+        "-object".to_owned(),
+        format!("memory-backend-file,id=ram,size={memory}M,mem-path=/proc/self/fd/0,share=on"),
+        "-m".to_owned(),
+        memory.to_string(),
+        "-smp".to_owned(),
+        request.vcpus.to_string(),
+        "-kernel".to_owned(),
+        "kernel".to_owned(),
+        "-initrd".to_owned(),
+        "initramfs".to_owned(),
+        "-append".to_owned(),
+        kernel_command_line(request)?,
+        "-chardev".to_owned(),
+        format!("socket,id=console,path={CONSOLE_SOCKET},server=on,wait=off"),
+        "-chardev".to_owned(),
+        format!("socket,id=channel,path={CHANNEL_SOCKET},server=on,wait=off"),
+        "-device".to_owned(),
+        format!("virtserialport,chardev=channel,name={PORT_NAME}"),
+        // The last: when the monitor answers there, the other two listen.
+        "-chardev".to_owned(),
+        "socket,id=control,fd=1,server=on,wait=off".to_owned(),
+        "-mon".to_owned(),
+        "chardev=control,mode=control".to_owned(),
+    ]);
+    // The guest tells disks apart by their serials; which is vda depends on QEMU and the kernel.
+    for (number, (disk, asked)) in disks.iter().zip(&request.disks).enumerate() {
+        let read_only = if asked.writable { "off" } else { "on" };
+        words.push("-drive".to_owned());
+        // A disk does not outlive its guest but in a snapshot, which is synced by itself: what
+        // the guest flushes need not reach the host's disk.
+        words.push(format!(
+            "id=disk{number},file={disk},format=raw,if=none,read-only={read_only},discard=unmap,cache=unsafe"
+        ));
+        words.push("-device".to_owned());
+        words.push(format!(
+            "virtio-blk-device,drive=disk{number},serial=disk{number}"
+        ));
+    }
+    if incoming {
+        words.extend(["-incoming", "defer"].map(str::to_owned));
+    }
+    Ok(words)
+}
+
+fn kernel_command_line(request: &VmRequest) -> Result<String, DriverError> {
+    let mut words = vec![
+        "console=ttyS0".to_owned(),
+        "quiet".to_owned(),
+        // A panic ends the monitor (`-no-reboot`), which is how we learn of it.
+        "panic=-1".to_owned(),
+        "reboot=t".to_owned(),
+        "no_timer_check".to_owned(),
+        "random.trust_cpu=on".to_owned(),
+        "cryptomgr.notests".to_owned(),
+        "8250.nr_uarts=1".to_owned(),
+    ];
+    if request.accel != Accel::Kvm {
+        let khz = host::tsc_khz().ok_or(DriverError::Host {
+            what: "the frequency of the time stamp counter",
+        })?;
+        // Without these the guest measures its counter against a timer that a busy host starves;
+        // it then calls the counter unstable and never gets a tick again.
+        words.push(format!("tsc_early_khz={khz}"));
+        words.push("tsc=reliable".to_owned());
+        // They guard against leaks between a processor's real units, which emulation has not.
+        words.push("mitigations=off".to_owned());
+        words.push("nokaslr".to_owned());
+    }
+    words.extend(request.kernel_args.iter().cloned());
+    Ok(words.join(" "))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::SandboxId;
+
+    pub(in crate::driver::qemu) fn request(accel: Accel) -> VmRequest {
+        VmRequest {
+            id: SandboxId::from_bytes([0xff; 16]),
+            dir: "/x".into(),
+            console: "/y".into(),
+            kernel: "/k".into(),
+            initramfs: "/i".into(),
+            disks: vec![
+                Disk {
+                    path: "/r".into(),
+                    writable: false,
+                },
+                Disk {
+                    path: "/x/upper".into(),
+                    writable: true,
+                },
+            ],
+            memory_mib: 256,
+            vcpus: 1,
+            accel,
+            kernel_args: vec!["rhizome.root=disk0".into()],
+        }
+    }
+
+    #[test]
+    fn a_guest_has_no_network_device_and_no_path_of_the_host() {
+        let disks = ["disk0".into(), "upper".into()];
+        let words = arguments(&request(Accel::Tcg), &disks, false).unwrap();
+        let line = words.join(" ");
+        assert!(!line.contains("net"), "{line}");
+        assert!(words.iter().all(|word| !word.starts_with('/')), "{line}");
+        assert!(line.contains("spawn=deny"));
+        assert!(line.contains("tsc_early_khz="));
+        assert!(line.contains("rhizome.root=disk0"));
+        assert!(!line.contains("-incoming"));
+    }
+
+    #[test]
+    fn a_restored_guest_has_the_same_machine() {
+        let disks = ["disk0".into(), "upper".into()];
+        let cold = arguments(&request(Accel::Tcg), &disks, false).unwrap();
+        let warm = arguments(&request(Accel::Tcg), &disks, true).unwrap();
+        assert_eq!(warm[..cold.len()], cold);
+        assert_eq!(warm[cold.len()..], ["-incoming", "defer"]);
+    }
+
+    #[test]
+    fn a_real_processor_keeps_its_mitigations() {
+        let line = kernel_command_line(&request(Accel::Kvm)).unwrap();
+        assert!(!line.contains("mitigations=off"), "{line}");
+        assert!(!line.contains("tsc"), "{line}");
+    }
+}
