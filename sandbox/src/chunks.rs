@@ -19,6 +19,9 @@ mod reader;
 mod store;
 mod writer;
 
+#[cfg(test)]
+mod tests;
+
 pub use error::{ChunkError, DamagedWhat};
 pub use gc::Freed;
 pub use id::{ChunkId, PackId, ParseHashError};
@@ -33,3 +36,5 @@ pub const MAX_CHUNK_BYTES: usize = 1024 * 1024;
 pub const MAX_PACK_BYTES: usize = 16 * 1024 * 1024;
 /// Most bytes of one object before it is compressed.
 pub const MAX_OBJECT_BYTES: usize = 64 * 1024 * 1024;
+/// Most bytes of a file of the store: a pack, or an object that does not compress.
+pub const MAX_FILE_BYTES: u64 = MAX_OBJECT_BYTES as u64 + 4096;
