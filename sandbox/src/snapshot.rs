@@ -15,5 +15,10 @@ mod materialise;
 pub use capture::{Captured, capture};
 pub use error::{Incompatible, SnapshotError};
 pub use freeze::{Freeze, Frozen, FrozenDisk, freeze};
-pub use manifest::{About, CHUNK_BYTES, DiskMap, HostFacts, Manifest, Map, compatible, differences};
+pub use manifest::{
+    About, CHUNK_BYTES, DiskMap, HostFacts, Manifest, Map, compatible, differences,
+};
 pub use materialise::{Materialised, materialise};
+
+#[cfg(test)]
+mod tests;

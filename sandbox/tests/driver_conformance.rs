@@ -12,9 +12,11 @@ use std::{
 };
 
 use rhizome_sandbox::{
-    channel::{ChannelError, ExecError, ExecRequest},
+    channel::{ChannelError, ChannelLimits, ExecError, ExecRequest, GuestChannel},
+    chunks::{ChunkStore, StoreKey},
     driver::{DriverError, SavedState, read_console},
-    snapshot::{Freeze, SnapshotError, freeze},
+    silent,
+    snapshot::{About, Freeze, HostFacts, SnapshotError, capture, compatible, freeze, materialise},
 };
 use support::{
     Candidate, DISK_BYTES, Machine, count, counter_passes, is_alive, kill, on_every_driver, sh,
@@ -180,12 +182,9 @@ async fn saved(candidate: &Candidate) {
         assert_ne!(vm.status().await.as_deref(), Some("running"));
         let stream = vm.connect().await.unwrap();
         vm.resume().await.unwrap();
-        let (channel, doors) = rhizome_sandbox::channel::GuestChannel::start(
-            stream,
-            rhizome_sandbox::channel::ChannelLimits::default(),
-        )
-        .await
-        .unwrap();
+        let (channel, doors) = GuestChannel::start(stream, ChannelLimits::default())
+            .await
+            .unwrap();
         eprintln!("guest {number} answers after {:?}", begun.elapsed());
         guests.push((request, vm, channel, doors));
     }
@@ -217,7 +216,7 @@ async fn saved(candidate: &Candidate) {
     disk.read_exact_at(&mut head, 0).unwrap();
     assert_ne!(&head, b"first");
 
-    // One that was restored is saved and restored again.
+    // One that was restored sleeps in the chunk store, and wakes elsewhere.
     let (request, vm, channel, doors) = guests.remove(0);
     let counted = count(&channel).await;
     let frozen = freeze(&vm, &request, machine.home.path(), Freeze::Hold)
@@ -225,17 +224,32 @@ async fn saved(candidate: &Candidate) {
         .unwrap();
     assert_ne!(vm.status().await.as_deref(), Some("running"));
     drop((channel, doors));
-    let again = machine.sibling(3);
-    let state = frozen.instance(&again.dir).unwrap();
+    let store = ChunkStore::open(&machine.home.path().join("chunks")).unwrap();
+    let key = StoreKey::from_bytes([1; 32]);
+    let mut writer = store.writer(&key);
+    let about = About::of(&**driver, &request).await.unwrap();
+    let captured = capture(&frozen, about, &mut writer, &silent()).unwrap();
+    let packs = writer.finish().unwrap();
+    drop(frozen);
     vm.kill().await;
-    let vm = driver.restore(&again, &state).await.unwrap();
+    fs::remove_dir_all(&request.dir).unwrap();
+
+    let host = HostFacts::of(&**driver, candidate.accel).await.unwrap();
+    compatible(&captured.manifest, &host).unwrap();
+    let again = machine.sibling(3);
+    let reader = store.reader(&key, &packs).unwrap();
+    let made = materialise(&captured.manifest, &reader, &again.dir, &silent()).unwrap();
+    assert_eq!(made.disks, [(0, again.dir.join("data"))]);
+    let vm = driver.restore(&again, &made.saved).await.unwrap();
+    let stream = vm.connect().await.unwrap();
     vm.resume().await.unwrap();
-    let (channel, _doors) = talk(&vm).await;
+    let (channel, _doors) = GuestChannel::start(stream, ChannelLimits::default())
+        .await
+        .unwrap();
     counter_passes(&channel, counted).await;
-    assert_eq!(
-        sh(&channel, "cat /root/mine; head -c 5 /dev/vda").await,
-        "first\nfirst"
-    );
+    let mine = "cat /root/mine; head -c 5 /dev/vda";
+    assert_eq!(sh(&channel, mine).await, "first\nfirst");
+    assert_eq!(sh(&channel, "sha256sum < /root/file").await, sum);
     vm.kill().await;
 }
 

@@ -5,7 +5,7 @@ use std::{
     io,
     os::{
         fd::OwnedFd,
-        unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+        unix::fs::{MetadataExt, OpenOptionsExt},
     },
     path::Path,
 };
@@ -104,14 +104,6 @@ impl GuestRam {
         let copy = Self::with_size(self.size)?;
         sparse::copy(&self.file, &copy.file, self.size)?;
         Ok(copy)
-    }
-
-    /// Writes to memory that no guest has yet.
-    ///
-    /// # Errors
-    /// When memory runs out, or beyond the size.
-    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_all_at(bytes, offset)
     }
 
     pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// What the state of the devices is called.
-const DEVICE: &str = "device";
+pub(super) const DEVICE: &str = "device";
 
 /// What becomes of the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
