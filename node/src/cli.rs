@@ -11,7 +11,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use self::{
     client::Client,
-    commands::{agent, context, daemon, image, invite, memory, mesh, sandbox, space},
+    commands::{agent, context, daemon, image, invite, memory, mesh, node, sandbox, space},
     failure::Failure,
     ui::Ui,
 };
@@ -68,6 +68,8 @@ enum Command {
     Join(mesh::Join),
     /// Show who is there, who is gone, and by which path
     Peers,
+    /// Show what the nodes of the mesh are and have room for
+    Nodes,
     /// Make and list spaces
     #[command(subcommand)]
     Space(space::Verb),
@@ -81,8 +83,7 @@ enum Command {
     #[command(subcommand)]
     Context(context::Verb),
     /// Create sandboxes and work in them
-    #[command(subcommand)]
-    Sandbox(sandbox::Verb),
+    Sandbox(sandbox::Sandboxing),
     /// Build and list sandbox images
     #[command(subcommand)]
     Image(image::Verb),
@@ -95,7 +96,7 @@ enum Command {
 }
 
 /// What every command is handed: the way to the daemon, and to the user.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) ui: Ui,
@@ -158,11 +159,12 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Invite(verb) => invite::run(context, verb).await,
         Command::Join(args) => mesh::join(context, args).await,
         Command::Peers => mesh::peers(context).await,
+        Command::Nodes => node::nodes(context).await,
         Command::Space(verb) => space::run(context, verb).await,
         Command::Agent(verb) => agent::run(context, verb).await,
         Command::Memory(verb) => memory::run(context, verb).await,
         Command::Context(verb) => context::run(context, verb).await,
-        Command::Sandbox(verb) => sandbox::run(context, verb).await,
+        Command::Sandbox(args) => sandbox::run(context, args).await,
         Command::Image(verb) => image::run(context, verb).await,
         Command::Completions { .. } => unreachable!("answered above"),
     }

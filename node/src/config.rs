@@ -1,6 +1,7 @@
 //! What a daemon is told: defaults, then `config.json` in the data directory, then the
 //! environment, then flags.
 use std::{
+    collections::BTreeMap,
     fs, io,
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     path::{Path, PathBuf},
@@ -13,6 +14,8 @@ use serde::{Deserialize, Serialize};
 /// The UDP port a node listens on if nothing else is said.
 pub const DEFAULT_PORT: u16 = 4580;
 
+/// Most labels of a node.
+const MAX_LABELS: usize = 32;
 /// The longest name of a node, in bytes.
 const MAX_NAME_BYTES: usize = 64;
 
@@ -39,6 +42,10 @@ pub struct Config {
     pub qemu: Option<PathBuf>,
     /// How guests run.
     pub accel: Accel,
+    /// Whether other nodes may make sandboxes here, as their grants allow.
+    pub remote: bool,
+    /// What this node is good for, told to the others: `gpu`, `zone`…
+    pub labels: BTreeMap<String, String>,
 }
 
 /// The content of `config.json`; what is absent keeps its default.
@@ -63,6 +70,10 @@ pub struct ConfigFile {
     pub qemu: Option<PathBuf>,
     /// See [`Config::accel`].
     pub accel: Option<Accel>,
+    /// See [`Config::remote`].
+    pub remote: Option<bool>,
+    /// See [`Config::labels`].
+    pub labels: Option<BTreeMap<String, String>>,
 }
 
 /// The flags of `rhizome up`, with the environment below them.
@@ -100,6 +111,17 @@ pub struct UpFlags {
     /// How guests run: auto, kvm or tcg [default: auto]
     #[arg(long, env = "RHIZOME_ACCEL")]
     pub accel: Option<Accel>,
+    /// Make no sandboxes for other nodes
+    #[arg(long)]
+    pub no_remote: bool,
+    /// Label that other nodes choose this one by, as NAME or NAME=VALUE; may be repeated
+    #[arg(
+        long = "label",
+        value_name = "NAME[=VALUE]",
+        env = "RHIZOME_LABELS",
+        value_delimiter = ','
+    )]
+    pub labels: Vec<String>,
 }
 
 impl UpFlags {
@@ -134,6 +156,13 @@ impl UpFlags {
         if let Some(accel) = self.accel {
             push("--accel", accel.to_string().into());
         }
+        for label in &self.labels {
+            args.push("--label".into());
+            args.push(label.into());
+        }
+        if self.no_remote {
+            args.push("--no-remote".into());
+        }
         if self.no_sandboxes {
             args.push("--no-sandboxes".into());
         }
@@ -158,6 +187,8 @@ impl Config {
             kernel: None,
             qemu: None,
             accel: Accel::Auto,
+            remote: true,
+            labels: BTreeMap::new(),
         }
     }
 
@@ -198,6 +229,8 @@ impl Config {
                 .or(self.kernel),
             qemu: file.qemu.or(self.qemu),
             accel: file.accel.unwrap_or(self.accel),
+            remote: file.remote.unwrap_or(self.remote),
+            labels: file.labels.unwrap_or(self.labels),
             data_dir: self.data_dir,
         }
     }
@@ -217,6 +250,16 @@ impl Config {
             kernel: flags.kernel.or(self.kernel),
             qemu: flags.qemu.or(self.qemu),
             accel: flags.accel.unwrap_or(self.accel),
+            remote: self.remote && !flags.no_remote,
+            labels: if flags.labels.is_empty() {
+                self.labels
+            } else {
+                flags
+                    .labels
+                    .iter()
+                    .map(|label| parse_label(label))
+                    .collect()
+            },
             data_dir: self.data_dir,
         }
     }
@@ -230,8 +273,23 @@ impl Config {
         {
             return Err(ConfigError::Advertise { addr: *addr });
         }
+        let bad = |text: &str| text.len() > MAX_NAME_BYTES || text.chars().any(char::is_control);
+        let label = self
+            .labels
+            .iter()
+            .find(|(name, value)| name.is_empty() || bad(name) || bad(value));
+        if self.labels.len() > MAX_LABELS || label.is_some() {
+            let label = label.map(|(name, _)| name.chars().take(MAX_NAME_BYTES).collect());
+            return Err(ConfigError::Label { label });
+        }
         Ok(self)
     }
+}
+
+/// Reads `name` or `name=value`.
+fn parse_label(text: &str) -> (String, String) {
+    let (name, value) = text.split_once('=').unwrap_or((text, ""));
+    (name.trim().to_owned(), value.trim().to_owned())
 }
 
 /// Checks a name that people give: of a node, a mesh, a space.
@@ -296,6 +354,14 @@ pub enum ConfigError {
     Advertise {
         /// The address.
         addr: SocketAddr,
+    },
+    /// A label that cannot be told to others.
+    #[error(
+        "the labels cannot be used: at most {MAX_LABELS}, name and value up to {MAX_NAME_BYTES} bytes without control characters, the name not empty"
+    )]
+    Label {
+        /// The name of the one that cannot, if it is a single one.
+        label: Option<String>,
     },
 }
 

@@ -9,10 +9,10 @@ pub(crate) mod caller;
 mod context;
 mod detach;
 mod doctor;
-mod fail;
+pub(crate) mod fail;
 pub(crate) mod memory;
 mod mesh;
-mod names;
+pub(crate) mod names;
 pub(crate) mod node;
 pub(crate) mod sandbox;
 mod status;
@@ -47,6 +47,7 @@ use crate::{
     datadir::{DataDir, DataDirError},
     door,
     error::ApiError,
+    remote,
 };
 
 /// How long requests and streams may take to end once the daemon stops.
@@ -121,6 +122,10 @@ impl Daemon {
         }));
         node.tasks
             .spawn(listen::listen(Arc::clone(&node), listener));
+        if let Some(streams) = node.mesh.ctl_streams() {
+            node.tasks
+                .spawn(remote::serve::serve_peers(Arc::clone(&node), streams));
+        }
         if let Some(doors) = doors {
             node.tasks
                 .spawn(door::serve_doors(Arc::clone(&node), doors));

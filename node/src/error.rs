@@ -94,6 +94,16 @@ impl ApiError {
         self
     }
 
+    /// Adds causes that another node gave.
+    #[must_use]
+    pub fn with_causes(mut self, causes: Vec<String>) -> Self {
+        let room = MAX_CAUSES.saturating_sub(self.info.causes.len());
+        self.info
+            .causes
+            .extend(causes.into_iter().take(room).map(bounded));
+        self
+    }
+
     /// Returns the HTTP status.
     pub fn status(&self) -> StatusCode {
         self.status

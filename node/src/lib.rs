@@ -5,6 +5,7 @@
 //! - `door`: the few of those routes that a sandbox reaches, and whose it is
 //! - [`cli`]: the command line, every verb through that API
 //! - [`config`], [`datadir`]: settings and files; nothing else reads either
+//! - `remote`: what other nodes may ask of this one, and what this one asks of them
 //! - `agents`: the keys of the agents that speak here
 //! - [`error`]: errors as the API tells them
 #![forbid(unsafe_code)]
@@ -18,3 +19,4 @@ pub mod error;
 
 mod agents;
 mod door;
+mod remote;

@@ -8,6 +8,8 @@ mod crash;
 mod disk;
 #[path = "daemon/mesh.rs"]
 mod mesh;
+#[path = "daemon/remote.rs"]
+mod remote;
 #[path = "daemon/sandbox.rs"]
 mod sandbox;
 #[path = "daemon/support.rs"]

@@ -6,6 +6,7 @@ use axum::{
     body::Body,
     extract::{Path, State},
     http::{Method, StatusCode, Uri},
+    middleware,
     response::Response,
     routing::{get, post},
 };
@@ -31,14 +32,24 @@ use super::{
 use crate::{
     daemon::{caller::Caller, memory::WatchStart, node::Node},
     error::ApiError,
+    remote,
 };
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
-/// Every route, for whoever can open the node's socket.
+/// Every route, for whoever can open the node's socket; what is for another node is passed on.
 pub(crate) fn owner(node: Arc<Node>) -> Router {
+    let dispatch = middleware::from_fn_with_state(Arc::clone(&node), remote::on::dispatch);
+    // Before routing: behind the name of a node stands any route.
+    Router::new()
+        .fallback_service(own_routes(node))
+        .layer(dispatch)
+}
+
+fn own_routes(node: Arc<Node>) -> Router {
     shared()
         .merge(sandbox_routes::routes())
+        .merge(remote::routes::owner_routes())
         .route("/v1/status", get(status))
         .route("/v1/peers", get(peers))
         .route("/v1/mesh/init", post(init))
@@ -57,6 +68,16 @@ pub(crate) fn owner(node: Arc<Node>) -> Router {
 /// What a guest may ask too; `caller` goes with every request.
 pub(crate) fn guest(node: Arc<Node>, caller: Caller) -> Router {
     shared()
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(Extension(caller))
+        .with_state(node)
+}
+
+/// What some other node may ask; who may what is judged before (`remote::grants`).
+pub(crate) fn peer(node: Arc<Node>, caller: Caller) -> Router {
+    sandbox_routes::routes()
+        .merge(remote::routes::peer_routes())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(Extension(caller))

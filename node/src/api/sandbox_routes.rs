@@ -1,8 +1,8 @@
-//! The routes of sandboxes and images, for the node's own socket alone.
+//! The routes of sandboxes and images, for the owner, and for other nodes as far as grants allow.
 use std::sync::Arc;
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     body::Body,
     extract::{Path, Request, State},
     http::{HeaderMap, StatusCode, header},
@@ -12,7 +12,7 @@ use axum::{
 use futures::TryStreamExt;
 use hyper::upgrade::OnUpgrade;
 use rhizome_sandbox::{Progress as SandboxProgress, ProgressEvent};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio_util::io::{ReaderStream, StreamReader};
 
 use super::{
@@ -27,7 +27,10 @@ use super::{
         },
     },
 };
-use crate::{daemon::node::Node, error::ApiError};
+use crate::{
+    daemon::{caller::Caller, node::Node},
+    error::ApiError,
+};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 type Shared = State<Arc<Node>>;
@@ -52,8 +55,24 @@ pub(super) fn routes() -> Router<Arc<Node>> {
         .route("/v1/images", get(images).post(build_image))
 }
 
-async fn list(State(node): Shared) -> Answer<Sandboxes> {
-    node.list_sandboxes().map(Json)
+/// The query of `GET /v1/sandboxes`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListParams {
+    /// 1 to ask the nodes that are connected for theirs too.
+    all: Option<u8>,
+}
+
+async fn list(
+    State(node): Shared,
+    Extension(caller): Extension<Caller>,
+    Params(params): Params<ListParams>,
+) -> Answer<Sandboxes> {
+    match caller {
+        Caller::Owner if params.all == Some(1) => node.sandboxes_everywhere().await,
+        _ => node.list_sandboxes(&caller),
+    }
+    .map(Json)
 }
 
 async fn show(State(node): Shared, Path(sandbox): Path<String>) -> Answer<SandboxCreated> {
@@ -62,9 +81,15 @@ async fn show(State(node): Shared, Path(sandbox): Path<String>) -> Answer<Sandbo
 
 async fn create(
     State(node): Shared,
+    Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody<SandboxBody>,
 ) -> Result<Response, ApiError> {
     node.sandboxes()?;
+    // Refused before the answer begins, so that the asker may try another node.
+    let body = match caller {
+        Caller::Peer(peer) => node.accept_sandbox(&peer, body).await?,
+        _ => body,
+    };
     Ok(with_progress(node, move |node, progress| async move {
         node.create_sandbox(body, progress).await
     }))

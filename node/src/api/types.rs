@@ -5,7 +5,7 @@
 //! `--json` carries a `schema` number. Fields are added freely; a renamed or removed field
 //! needs a new number (`docs/api.md`).
 //!
-//! One module per noun: [`memory`], [`context`], [`mesh`], [`sandbox`], [`node`]; what they share is
+//! One module per noun: [`memory`], [`context`], [`mesh`], [`sandbox`], [`node`], [`remote`]; what they share is
 //! here.
 use std::fmt;
 
@@ -15,6 +15,7 @@ pub mod context;
 pub mod memory;
 pub mod mesh;
 pub mod node;
+pub mod remote;
 pub mod sandbox;
 
 /// The schema number of this release's objects.

@@ -35,12 +35,31 @@ type Body = BoxBody<Bytes, io::Error>;
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     socket: PathBuf,
+    /// What every path is put behind: nothing, or the name of another node.
+    prefix: String,
 }
 
 impl Client {
     /// Returns a client of the daemon that listens on `socket`; nothing is connected yet.
     pub(crate) fn new(socket: PathBuf) -> Self {
-        Self { socket }
+        Self {
+            socket,
+            prefix: String::new(),
+        }
+    }
+
+    /// Returns a client whose requests the daemon passes on to `node`, or to one it chooses for
+    /// `any` or `label=…`.
+    pub(crate) fn on(&self, node: &str) -> Self {
+        Self {
+            socket: self.socket.clone(),
+            prefix: format!("/v1/on/{}", encode(node)),
+        }
+    }
+
+    /// Returns whether requests go to another node.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        !self.prefix.is_empty()
     }
 
     /// Returns the socket this client speaks to.
@@ -160,7 +179,7 @@ impl Client {
         tokio::spawn(connection.with_upgrades());
         let mut request = Request::builder()
             .method(method)
-            .uri(path)
+            .uri(format!("{}{path}", self.prefix))
             .header(header::HOST, "rhizome")
             .header(header::CONTENT_TYPE, "application/json");
         if let Some(protocol) = upgrade {

@@ -7,6 +7,7 @@ pub(super) mod image;
 pub(super) mod invite;
 pub(super) mod memory;
 pub(super) mod mesh;
+pub(super) mod node;
 pub(super) mod sandbox;
 pub(super) mod space;
 

@@ -2,11 +2,12 @@
 //!
 //! On the node's own socket the owner of the machine asks: any agent of the node, any space of it.
 //! Through the door of a sandbox a guest asks, and a guest is hostile: it has one agent and a list of
-//! spaces, both fixed when the sandbox was made, whatever it writes into a request.
+//! spaces, both fixed when the sandbox was made, whatever it writes into a request. On a control stream
+//! another node asks: what its grants allow, and never as an agent of this node.
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use rhizome_identity::{AgentId, Authority, Hash, SpaceId};
+use rhizome_identity::{AgentId, Authority, Hash, NodeId, SpaceId};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{names::Names, node::Node};
@@ -19,6 +20,8 @@ pub(crate) enum Caller {
     Owner,
     /// What runs in a sandbox.
     Guest(Arc<Guest>),
+    /// Another node, its key proved by its connection.
+    Peer(NodeId),
 }
 
 /// A sandbox as the door sees it; made by the node, not by the guest.
@@ -65,6 +68,9 @@ impl Caller {
                 let id = Names(&node.replica.authority()).find_agent(&node.id(), wanted)?;
                 node.local_agent(&id)
             }
+            (Self::Peer(_), _) => Err(ApiError::denied(
+                "another node cannot speak as an agent of this one",
+            )),
             (Self::Guest(guest), wanted) => {
                 let own = node.local_agent(&guest.agent()?)?;
                 if wanted.is_some_and(|wanted| wanted != own.name && wanted != own.id().to_string())
@@ -104,8 +110,8 @@ impl Caller {
             )
             .hint("make one with `rhizome space create <name>`, or join a mesh that has one")),
             // A guest's first space is its default; the owner is asked rather than surprised.
-            (None, Self::Guest(_), [first, ..]) | (None, Self::Owner, [first]) => Ok(*first),
-            (None, Self::Owner, several) => {
+            (None, Self::Guest(_), [first, ..]) | (None, _, [first]) => Ok(*first),
+            (None, _, several) => {
                 let names: Vec<_> = several
                     .iter()
                     .map(|id| Names(&authority).space(id).to_string())
@@ -141,6 +147,14 @@ impl Caller {
                     .filter(readable)
                     .collect())
             }
+            Self::Peer(peer) => Ok(authority
+                .spaces()
+                .map(|space| space.id)
+                .filter(|space| {
+                    let role = authority.role_in(peer, space);
+                    readable(space) && role.is_some_and(rhizome_identity::Role::can_write)
+                })
+                .collect()),
             Self::Guest(guest) => {
                 let agent = guest.agent()?;
                 let certified = authority.agent(&agent);
@@ -182,7 +196,7 @@ impl Caller {
                 wanted.chars().take(80).collect::<String>()
             ))
             .hint("`GET /v1/self` lists the spaces of this sandbox")),
-            (Self::Owner, []) => {
+            (_, []) => {
                 names.find_space(wanted)?;
                 Err(
                     ApiError::denied(format!("this node may not read the space `{wanted}`"))
@@ -199,14 +213,14 @@ impl Caller {
     /// Returns the runtime fingerprint to stamp.
     pub(crate) fn fingerprint(&self, node: &Node) -> Hash {
         match self {
-            Self::Owner => node.host_fingerprint,
+            Self::Owner | Self::Peer(_) => node.host_fingerprint,
             Self::Guest(guest) => guest.fingerprint,
         }
     }
 
     pub(crate) fn guest(&self) -> Option<&Guest> {
         match self {
-            Self::Owner => None,
+            Self::Owner | Self::Peer(_) => None,
             Self::Guest(guest) => Some(guest),
         }
     }
@@ -214,7 +228,7 @@ impl Caller {
     /// Takes the right to one long stream.
     pub(crate) fn stream_permit(&self, node: &Node) -> Result<OwnedSemaphorePermit, ApiError> {
         let streams = match self {
-            Self::Owner => &node.streams,
+            Self::Owner | Self::Peer(_) => &node.streams,
             Self::Guest(guest) => &guest.limits.streams,
         };
         Arc::clone(streams).try_acquire_owned().map_err(|_| {

@@ -15,6 +15,7 @@ use crate::{
     config::Config,
     datadir::DataDir,
     error::ApiError,
+    remote::facts::FactsCache,
 };
 
 /// Streams on the node's own socket at once: `watch` that follows.
@@ -34,6 +35,7 @@ pub(crate) struct Node {
     /// Records are made on the heads of the log, so they are made one after another.
     authority_lock: tokio::sync::Mutex<()>,
     pub(crate) streams: Arc<Semaphore>,
+    pub(crate) facts: FactsCache,
     pub(crate) host_fingerprint: Hash,
     pub(crate) started_ms: u64,
     pub(crate) opened_in_ms: u64,
@@ -68,6 +70,7 @@ impl Node {
             agents: parts.agents,
             authority_lock: tokio::sync::Mutex::new(()),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+            facts: FactsCache::default(),
             host_fingerprint: host_fingerprint(),
             started_ms: now_ms(),
             opened_in_ms: parts.opened_in_ms,

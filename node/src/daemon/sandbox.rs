@@ -2,14 +2,14 @@
 use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
-use rhizome_identity::{AgentId, Hash, SpaceId};
+use rhizome_identity::{AgentId, Hash, Role, SpaceId};
 use rhizome_sandbox::{
     FileDownload, Progress as SandboxProgress, SandboxInfo, SandboxSpec, SandboxState,
     channel::ExecHandle, image::ImageInfo,
 };
 use tokio::io::AsyncRead;
 
-use super::{fail, names::Names, node::Node};
+use super::{caller::Caller, fail, names::Names, node::Node};
 use crate::{
     api::types::{
         SCHEMA,
@@ -19,6 +19,7 @@ use crate::{
         },
     },
     error::ApiError,
+    remote::grants,
 };
 
 /// The node's own labels begin so; nobody else may set them.
@@ -45,12 +46,9 @@ impl Node {
         match &body.agent {
             Some(agent) => labels.extend(self.door_labels(agent, &body.spaces).await?),
             None if body.spaces.is_empty() => {}
-            None => {
-                return Err(
-                    ApiError::bad_request("spaces without an agent that could use them")
-                        .hint("add `--agent`"),
-                );
-            }
+            // No agent works in it, but it belongs to those spaces: who may write there may use it,
+            // and its snapshots are kept there.
+            None => labels.extend(self.space_labels(&body.spaces)?),
         }
         let spec = SandboxSpec {
             name: body.name,
@@ -108,16 +106,37 @@ impl Node {
         ]))
     }
 
+    fn space_labels(&self, spaces: &[String]) -> Result<BTreeMap<String, String>, ApiError> {
+        let authority = self.need_mesh()?;
+        let chosen = self.resolve_spaces(&authority, spaces)?;
+        let chosen: Vec<_> = chosen.iter().map(ToString::to_string).collect();
+        Ok(BTreeMap::from([(
+            SPACES_LABEL.to_owned(),
+            chosen.join(","),
+        )]))
+    }
+
     /// Lists the sandboxes, newest first.
-    pub(crate) fn list_sandboxes(&self) -> Result<Sandboxes, ApiError> {
+    ///
+    /// Another node sees those of spaces in which it may work.
+    pub(crate) fn list_sandboxes(&self, caller: &Caller) -> Result<Sandboxes, ApiError> {
         let sandboxes = self.sandboxes()?.list();
+        let authority = self.replica.authority();
+        let may_see = |info: &SandboxInfo| match caller {
+            Caller::Peer(peer) => {
+                grants::may(&authority, peer, &Bound::of(info).spaces, Role::Writer).is_ok()
+            }
+            _ => true,
+        };
         let sandboxes = sandboxes
             .into_iter()
+            .filter(may_see)
             .map(|info| self.sandbox_of(info))
             .collect();
         Ok(Sandboxes {
             schema: SCHEMA,
             sandboxes,
+            unanswered: Vec::new(),
         })
     }
 
@@ -317,6 +336,7 @@ impl Node {
                 .collect(),
             fingerprint_hash: Hash::from_bytes(info.fingerprint.hash()).to_string(),
             fingerprint: serde_json::to_value(&info.fingerprint).unwrap_or_default(),
+            node: Some(self.named()),
         }
     }
 }

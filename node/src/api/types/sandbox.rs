@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Named, schema};
+use super::{Named, remote::Unanswered, schema};
 
 /// `POST /v1/sandboxes`; the answer is a stream of [`super::ProgressLine`]`<`[`SandboxCreated`]`>`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +80,9 @@ pub struct Sandbox {
     /// The hash of that, stamped on what is published from here.
     #[serde(default)]
     pub fingerprint_hash: String,
+    /// The node it runs on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<Named>,
 }
 
 /// The result of creating a sandbox, and of `GET /v1/sandboxes/{id}`.
@@ -101,6 +104,9 @@ pub struct Sandboxes {
     pub schema: u32,
     /// The sandboxes, newest first.
     pub sandboxes: Vec<Sandbox>,
+    /// The nodes that were asked for theirs and did not answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unanswered: Vec<Unanswered>,
 }
 
 /// `POST /v1/sandboxes/{id}/exec`, with `Upgrade: rhizome-exec/1`.

@@ -16,10 +16,20 @@ use crate::{
         sandbox::{Sandbox, SandboxBody, SandboxCreated, Sandboxes},
     },
     cli::{
-        client::{encode, reader},
+        client::{encode, reader, with_query},
         ui::{ago, plain},
     },
 };
+
+/// What to do with sandboxes, and where.
+#[derive(Debug, Args)]
+pub(crate) struct Sandboxing {
+    /// Node to do it on, by name or id; for what is made also `any` or `label=NAME[=VALUE]`
+    #[arg(long, global = true, value_name = "NODE")]
+    on: Option<String>,
+    #[command(subcommand)]
+    verb: Verb,
+}
 
 /// What to do with sandboxes.
 #[derive(Debug, Subcommand)]
@@ -41,11 +51,14 @@ The exit code is the command's own; 128 and the signal's number if a signal ende
   rhizome sandbox cp project bench:/root/project
   rhizome sandbox cp bench:/root/report.txt .")]
     Cp(copy::Copy),
-    /// List the sandboxes of this node
+    /// List the sandboxes of this node, or of all
     List {
-        /// Include those that have been killed
+        /// Ask every node that is connected for those that this one may use
         #[arg(long)]
         all: bool,
+        /// Include those that have been killed
+        #[arg(long)]
+        ended: bool,
     },
     /// Print what a sandbox's console said
     Logs {
@@ -89,12 +102,18 @@ pub(crate) struct Create {
     labels: Vec<(String, String)>,
 }
 
-pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
+pub(crate) async fn run(context: &Context, args: Sandboxing) -> Result<(), Failure> {
+    let Sandboxing { on, verb } = args;
+    let there = on.map(|node| Context {
+        client: context.client.on(&node),
+        ..context.clone()
+    });
+    let context = there.as_ref().unwrap_or(context);
     match verb {
         Verb::Create(args) => create(context, args).await,
         Verb::Exec(args) => exec::run(context, args).await,
         Verb::Cp(args) => copy::run(context, args).await,
-        Verb::List { all } => list(context, all).await,
+        Verb::List { all, ended } => list(context, all, ended).await,
         Verb::Logs { sandbox } => logs(context, &sandbox).await,
         Verb::Kill { sandboxes } => kill(context, &sandboxes).await,
     }
@@ -127,8 +146,13 @@ async fn create(context: &Context, args: Create) -> Result<(), Failure> {
         image,
         boot_ms,
         accel,
+        node,
         ..
     } = &created.sandbox;
+    let on = node
+        .as_ref()
+        .filter(|_| context.client.is_elsewhere())
+        .map_or_else(String::new, |node| format!(" on {node}"));
     let name = name
         .as_ref()
         .map_or_else(String::new, |name| format!(" named {name}"));
@@ -138,20 +162,21 @@ async fn create(context: &Context, args: Create) -> Result<(), Failure> {
             std::time::Duration::from_millis(ms).as_secs_f64()
         )
     });
-    context
-        .ui
-        .line(&format!("sandbox {id}{name} runs {image} ({accel}{boot})"))
+    context.ui.line(&format!(
+        "sandbox {id}{name} runs {image}{on} ({accel}{boot})"
+    ))
 }
 
-async fn list(context: &Context, all: bool) -> Result<(), Failure> {
-    let answer: Sandboxes = context.client.get("/v1/sandboxes").await?;
+async fn list(context: &Context, all: bool, ended: bool) -> Result<(), Failure> {
+    let path = with_query("/v1/sandboxes", &[("all", all.then(|| "1".to_owned()))]);
+    let answer: Sandboxes = context.client.get(&path).await?;
     let shown = answer
         .sandboxes
         .into_iter()
-        .filter(|sandbox| all || sandbox.state != "killed");
+        .filter(|sandbox| ended || sandbox.state != "killed");
     let now = now_ms();
     let columns = [
-        "sandbox", "name", "image", "state", "accel", "memory", "agent", "created",
+        "sandbox", "name", "node", "image", "state", "accel", "memory", "agent", "created",
     ];
     let none = "no sandboxes; boot one with `rhizome sandbox create`";
     context
@@ -165,6 +190,10 @@ async fn list(context: &Context, all: bool) -> Result<(), Failure> {
             [
                 short(&sandbox.id),
                 sandbox.name.clone().unwrap_or_else(|| "-".to_owned()),
+                sandbox
+                    .node
+                    .as_ref()
+                    .map_or_else(|| "-".to_owned(), ToString::to_string),
                 sandbox.image.clone(),
                 format!("{}{reason}", sandbox.state),
                 sandbox.accel.clone(),
@@ -175,7 +204,12 @@ async fn list(context: &Context, all: bool) -> Result<(), Failure> {
                     .map_or_else(|| "-".to_owned(), ToString::to_string),
                 ago(now, sandbox.created_ms),
             ]
-        })
+        })?;
+    for silent in &answer.unanswered {
+        let said = format!("node {} did not answer: {}", silent.node, silent.problem);
+        context.ui.status(&said);
+    }
+    Ok(())
 }
 
 async fn logs(context: &Context, sandbox: &str) -> Result<(), Failure> {

@@ -1,0 +1,17 @@
+//! Other nodes: what they may ask of this one, and what this one asks of them.
+//!
+//! Nodes speak the daemon's own HTTP API to each other, each request on a control stream of the
+//! mesh that proves who asks. [`grants`] says, purely, what a route takes; [`serve`] lets through
+//! what a peer may; [`on`] passes a request of the owner on to another node; [`ask`] puts a
+//! question of our own. Nothing here coordinates: the asker chooses, the target accepts or
+//! refuses.
+
+pub(crate) mod ask;
+pub(crate) mod everywhere;
+pub(crate) mod facts;
+pub(crate) mod grants;
+pub(crate) mod on;
+pub(crate) mod placement;
+pub(crate) mod proxy;
+pub(crate) mod routes;
+pub(crate) mod serve;
