@@ -18,6 +18,7 @@ pub mod kernel;
 pub mod life;
 pub mod probe;
 pub mod snapshot;
+pub mod volume;
 
 mod apt;
 mod command;
