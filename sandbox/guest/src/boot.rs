@@ -71,6 +71,7 @@ fn try_run() -> Result<Infallible, io::Error> {
         warnings.note("host name", set);
     }
     warnings.note("loopback", loopback::bring_up());
+    warnings.note("the state of the root", crate::cli::mark_clean());
     let door = TcpListener::bind((Ipv4Addr::LOCALHOST, DOOR_PORT));
     let port = VirtioPort::open()?;
     let ready = Ready {

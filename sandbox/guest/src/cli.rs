@@ -11,6 +11,7 @@ mod help;
 mod http;
 mod memory;
 mod print;
+mod runtime;
 
 use std::{
     ffi::OsString,
@@ -20,6 +21,7 @@ use std::{
 
 use args::Args;
 use print::Out;
+pub(crate) use runtime::mark_clean;
 
 /// Longest text that is read from standard input or a file, in bytes.
 const MAX_INPUT: u64 = 4 * 1024 * 1024;
@@ -92,6 +94,7 @@ fn run(out: &mut Out<impl Write>, words: Vec<OsString>) -> Result<(), CliError> 
         (Some("context"), None | Some("-h" | "--help" | "help")) => {
             Err(CliError::Help(help::CONTEXT))
         }
+        (Some("runtime"), _) => runtime::show(out, &rest(help::RUNTIME)?),
         (Some("self"), _) => memory::who_am_i(out, &rest(help::SELF)?),
         (Some("-V" | "--version"), _) => Ok(writeln!(
             out.raw(),

@@ -200,11 +200,13 @@ async fn reserve(
             arch: std::env::consts::ARCH.to_owned(),
             cpu: inner.driver.cpu_model(accel).to_owned(),
             accel: accel.to_string(),
+            driver: inner.driver.name().to_owned(),
             vmm: inner.driver.version().await?,
+            memory_mib,
             image: image.info.name.clone(),
             image_id: image.info.id.clone(),
-            tools: BTreeMap::new(),
             network: "none".to_owned(),
+            ..Fingerprint::default()
         },
     };
     let dir = inner.dir.join(id.to_string());

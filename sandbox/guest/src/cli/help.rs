@@ -13,6 +13,7 @@ Commands:
   memory watch        See findings as they arrive
   context checkpoint  Save the working context of a task
   context resume      Show the working context of a task
+  runtime             Show what this sandbox is made of
   self                Show which agent, node and sandbox this is
 
 Options:
@@ -199,5 +200,24 @@ Usage: rhizome self [--json]
 ",
     values: &[],
     flags: &["json"],
+    words: false,
+};
+
+pub(crate) const RUNTIME: Spec = Spec {
+    help: "\
+Show what this sandbox is made of: kernel, CPU, memory, tools, mounts, clock
+
+Usage: rhizome runtime [options]
+
+Options:
+  --no-tools  Do not ask the tools for their versions, which takes a moment
+  --json      Print JSON
+
+Examples:
+  rhizome runtime
+  rhizome runtime --json | python3 -m json.tool
+",
+    values: &[],
+    flags: &["no-tools", "json"],
     words: false,
 };
