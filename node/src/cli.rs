@@ -11,7 +11,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use self::{
     client::Client,
-    commands::{agent, context, daemon, image, invite, memory, mesh, node, sandbox, space},
+    commands::{agent, context, daemon, image, invite, memory, mesh, node, runtime, sandbox, space},
     failure::Failure,
     ui::Ui,
 };
@@ -84,6 +84,9 @@ enum Command {
     Context(context::Verb),
     /// Create sandboxes and work in them
     Sandbox(sandbox::Sandboxing),
+    /// Show what sandboxes are made of, and in what two of them differ
+    #[command(subcommand)]
+    Runtime(runtime::Verb),
     /// Build and list sandbox images
     #[command(subcommand)]
     Image(image::Verb),
@@ -166,6 +169,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Context(verb) => context::run(context, verb).await,
         Command::Sandbox(args) => sandbox::run(context, args).await,
         Command::Image(verb) => image::run(context, verb).await,
+        Command::Runtime(verb) => runtime::run(context, verb).await,
         Command::Completions { .. } => unreachable!("answered above"),
     }
 }

@@ -14,6 +14,7 @@ pub(crate) mod memory;
 mod mesh;
 pub(crate) mod names;
 pub(crate) mod node;
+pub(crate) mod runtime;
 pub(crate) mod sandbox;
 mod status;
 

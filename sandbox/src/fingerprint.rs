@@ -6,6 +6,7 @@
 //! fingerprint by its hash; the text is stored once.
 
 mod differences;
+mod probe;
 mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 pub use differences::Difference;
+pub(crate) use probe::{Tools, probe};
 pub use report::ReportError;
 
 /// The runtime of one sandbox, in the terms that decide whether a finding made in one holds in

@@ -62,6 +62,10 @@ async fn it_describes_itself(sandboxes: &Sandboxes, info: &SandboxInfo) {
     assert_eq!(print.network, "none");
     assert!(print.vmm.starts_with("qemu "), "{}", print.vmm);
     assert!(print.tools.contains_key("busybox"), "{:?}", print.tools);
+    assert!(print.cpu_features.contains("sse2"), "{print:?}");
+    assert!(print.env.contains("PATH"), "{:?}", print.env);
+    assert!(print.mounts["/"].writable, "{:?}", print.mounts);
+    assert!(!print.clock_source.is_empty() && !print.locale.is_empty());
     let said = run(sandboxes, info, "uname -r; uname -m; hostname").await;
     let said = String::from_utf8(said.stdout).unwrap();
     assert_eq!(said, format!("{}\n{}\ncase\n", print.kernel, print.arch));

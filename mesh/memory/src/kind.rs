@@ -36,11 +36,13 @@ pub enum Kind {
     Snapshot = 33,
     /// A version of a volume; kept by nodes.
     Volume = 34,
+    /// What a runtime is made of, named by its fingerprint; kept by nodes.
+    Runtime = 35,
 }
 
 impl Kind {
     /// Every kind, in the order of its number.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Observation,
         Self::Attempt,
         Self::Decision,
@@ -54,6 +56,7 @@ impl Kind {
         Self::Context,
         Self::Snapshot,
         Self::Volume,
+        Self::Runtime,
     ];
 
     /// Returns whether this is a node's record rather than something learned.
@@ -61,7 +64,7 @@ impl Kind {
     /// Such a document is found by who asks for its kind, and by nobody else.
     #[must_use]
     pub const fn is_record(self) -> bool {
-        matches!(self, Self::Snapshot | Self::Volume)
+        matches!(self, Self::Snapshot | Self::Volume | Self::Runtime)
     }
 
     /// Returns the number that stands for this kind in a header.
@@ -93,6 +96,7 @@ impl Kind {
             Self::Context => "context",
             Self::Snapshot => "snapshot",
             Self::Volume => "volume",
+            Self::Runtime => "runtime",
         }
     }
 }

@@ -27,6 +27,7 @@ use super::{
             JoinBody, Joined, Peers, SpaceBody, SpaceCreated, Spaces,
         },
         node::{Doctor, SelfInfo, Status},
+        runtime::{Runtime, RuntimeDifferences, Runtimes},
     },
 };
 use crate::{
@@ -57,6 +58,9 @@ fn own_routes(node: Arc<Node>) -> Router {
         .route("/v1/invites", get(invites).post(create_invite))
         .route("/v1/spaces", get(spaces).post(create_space))
         .route("/v1/agents", get(agents).post(create_agent))
+        .route("/v1/runtimes", get(runtimes))
+        .route("/v1/runtimes/{runtime}", get(show_runtime))
+        .route("/v1/runtimes/{was}/differences/{is}", get(diff_runtimes))
         .route("/v1/doctor", get(doctor))
         .route("/v1/down", post(down))
         .fallback(no_route)
@@ -247,6 +251,24 @@ async fn create_space(
     JsonBody(body): JsonBody<SpaceBody>,
 ) -> Answer<SpaceCreated> {
     node.create_space(body).await.map(Json)
+}
+
+async fn runtimes(State(node): State<Arc<Node>>) -> Answer<Runtimes> {
+    node.list_runtimes().await.map(Json)
+}
+
+async fn show_runtime(
+    State(node): State<Arc<Node>>,
+    Path(runtime): Path<String>,
+) -> Answer<Runtime> {
+    node.show_runtime(&runtime).await.map(Json)
+}
+
+async fn diff_runtimes(
+    State(node): State<Arc<Node>>,
+    Path((was, is)): Path<(String, String)>,
+) -> Answer<RuntimeDifferences> {
+    node.diff_runtimes(&was, &is).await.map(Json)
 }
 
 async fn agents(State(node): State<Arc<Node>>) -> Answer<Agents> {

@@ -16,6 +16,7 @@ pub mod memory;
 pub mod mesh;
 pub mod node;
 pub mod remote;
+pub mod runtime;
 pub mod sandbox;
 
 /// The schema number of this release's objects.

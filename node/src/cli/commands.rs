@@ -8,6 +8,7 @@ pub(super) mod invite;
 pub(super) mod memory;
 pub(super) mod mesh;
 pub(super) mod node;
+pub(super) mod runtime;
 pub(super) mod sandbox;
 pub(super) mod space;
 

@@ -6,6 +6,7 @@ use rhizome_identity::{Authority, SpaceId};
 use rhizome_memory::{
     Awaited, DocId, Draft, FragmentId, Kind, ListQuery, MemoryItem, PublishRequest, RecallQuery,
 };
+use rhizome_sandbox::Contract;
 use tokio::sync::{
     OwnedSemaphorePermit,
     broadcast::error::{RecvError, TryRecvError},
@@ -33,6 +34,8 @@ use crate::{
 
 /// Names of fields that the node alone may set.
 const OWN_FIELDS: &str = "rhizome.";
+/// The field that holds what a memory relies on, one requirement a line.
+const REQUIRES_FIELD: &str = "rhizome.requires";
 const DEFAULT_HITS: usize = 10;
 const MAX_HITS: usize = 100;
 const DEFAULT_LIST: usize = 50;
@@ -128,6 +131,7 @@ impl Node {
                 score: hit.score,
             })
             .collect();
+        let hits = self.compare(caller, hits, |hit| &mut hit.memory).await?;
         Ok(Recalled {
             schema: SCHEMA,
             hits,
@@ -165,6 +169,7 @@ impl Node {
             .into_iter()
             .map(|item| self.memory_of(&authority, item))
             .collect();
+        let memories = self.compare(caller, memories, |memory| memory).await?;
         Ok(MemoryList {
             schema: SCHEMA,
             memories,
@@ -195,9 +200,10 @@ impl Node {
                 .hint("`rhizome memory list` shows what is here")
         })?;
         let memory = self.memory_of(&self.replica.authority(), item);
+        let mut compared = self.compare(caller, vec![memory], |memory| memory).await?;
         Ok(MemoryShown {
             schema: SCHEMA,
-            memory,
+            memory: compared.remove(0),
         })
     }
 
@@ -320,8 +326,37 @@ impl Node {
         }
     }
 
+    /// Says of each memory how the runtime it was learned in stands to the caller's.
+    async fn compare<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        mut found: Vec<T>,
+        memory: impl Fn(&mut T) -> &mut Memory + Send + 'static,
+    ) -> Result<Vec<T>, ApiError> {
+        let spaces = caller.readable(self, None)?.0;
+        let Some(mut reader) = self.reader(caller, spaces) else {
+            return Ok(found);
+        };
+        let (replica, runtimes) = (self.replica.clone(), Arc::clone(&self.runtimes));
+        blocking(move || {
+            for item in &mut found {
+                let memory = memory(item);
+                let Ok(runtime) = memory.fingerprint.parse() else {
+                    continue;
+                };
+                let requires = &memory.requires;
+                let standing = reader.standing(&runtimes, &replica, &runtime, requires);
+                (memory.differs, memory.breaks) = (standing.differs, standing.breaks);
+            }
+            found
+        })
+        .await
+    }
+
     pub(crate) fn memory_of(&self, authority: &Authority, item: MemoryItem) -> Memory {
         let names = Names(authority);
+        let mut fields = item.fields;
+        let requires = fields.remove(REQUIRES_FIELD).unwrap_or_default();
         Memory {
             id: item.id.to_string(),
             doc: item.doc.to_string(),
@@ -336,11 +371,14 @@ impl Node {
             supersedes: item.supersedes.iter().map(ToString::to_string).collect(),
             superseded_by: item.superseded_by.iter().map(ToString::to_string).collect(),
             depends_on: item.depends_on.iter().map(ToString::to_string).collect(),
-            fields: item.fields,
+            fields,
             author: names.agent(&item.author),
             node: names.node(&item.node),
             at_ms: item.at_ms,
             fingerprint: item.fingerprint.to_string(),
+            requires: requires.lines().map(str::to_owned).collect(),
+            differs: Vec::new(),
+            breaks: Vec::new(),
             trust: names.trust(&self.id(), &item.author, &item.node),
             conflicts: item
                 .conflicts
@@ -452,7 +490,12 @@ fn draft(body: PublishBody) -> Result<Draft, ApiError> {
         let message = format!("the field `{}` is the node's to set", clip(name));
         return Err(ApiError::denied(message).hint("choose another name for it"));
     }
-    let fields: BTreeMap<_, _> = body.fields;
+    let mut fields: BTreeMap<_, _> = body.fields;
+    let requires = parse_contract(body.requires)?;
+    if !requires.is_empty() {
+        let lines: Vec<String> = requires.into();
+        fields.insert(REQUIRES_FIELD.to_owned(), lines.join("\n"));
+    }
     let kind = parse_kind(&body.kind)?;
     if kind.is_record() {
         let message = format!("a `{kind}` is a record that nodes keep");
@@ -469,6 +512,17 @@ fn draft(body: PublishBody) -> Result<Draft, ApiError> {
         supersedes: parse_docs(&body.supersedes)?,
         depends_on: parse_docs(&body.depends_on)?,
         fields,
+    })
+}
+
+/// Reads what somebody says a memory, a context or a sandbox relies on.
+pub(crate) fn parse_contract(lines: Vec<String>) -> Result<Contract, ApiError> {
+    Contract::try_from(lines).map_err(|error| {
+        let refused = ApiError::bad_request(error.to_string());
+        match error.hint() {
+            Some(hint) => refused.hint(hint),
+            None => refused,
+        }
     })
 }
 

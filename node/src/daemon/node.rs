@@ -9,7 +9,7 @@ use rhizome_sandbox::Sandboxes;
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::fail;
+use super::{fail, runtime::Runtimes};
 use crate::{
     agents::{AgentKeys, LocalAgent},
     config::Config,
@@ -37,6 +37,7 @@ pub(crate) struct Node {
     pub(crate) streams: Arc<Semaphore>,
     pub(crate) facts: FactsCache,
     pub(crate) host_fingerprint: Hash,
+    pub(crate) runtimes: Arc<Runtimes>,
     pub(crate) started_ms: u64,
     pub(crate) opened_in_ms: u64,
     pub(crate) stop: CancellationToken,
@@ -72,6 +73,7 @@ impl Node {
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
             facts: FactsCache::default(),
             host_fingerprint: host_fingerprint(),
+            runtimes: Arc::default(),
             started_ms: now_ms(),
             opened_in_ms: parts.opened_in_ms,
             stop: parts.stop,

@@ -62,6 +62,7 @@ impl Node {
             .create(spec, progress)
             .await
             .map_err(|error| fail::sandbox(&error))?;
+        self.announce_runtime(&info).await;
         Ok(SandboxCreated {
             schema: SCHEMA,
             sandbox: self.sandbox_of(info),

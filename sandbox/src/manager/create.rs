@@ -12,14 +12,12 @@
 //! what is left ([`super::leftovers`]).
 
 use std::{
-    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
-use futures::future::join_all;
 use tokio::{sync::mpsc, time::timeout};
 use tracing::{debug, info, warn};
 
@@ -30,9 +28,10 @@ use super::{
 };
 use crate::{
     Accel, Fingerprint, Progress, SandboxError, SandboxId, SandboxInfo, SandboxSpec, SandboxState,
-    channel::{ChannelError, ChannelLimits, DoorStream, ExecRequest, ExitStatus, GuestChannel},
+    channel::{ChannelError, ChannelLimits, DoorStream, GuestChannel},
     command::{Helper, find_program},
     driver::{Disk, Vm, VmRequest},
+    fingerprint::{self, Tools},
     image::Image,
     probe::boot_id,
     progress::step,
@@ -52,23 +51,10 @@ const TCG_BOOT_DEADLINE: Duration = Duration::from_secs(60);
 const KVM_BOOT_DEADLINE: Duration = Duration::from_secs(15);
 /// How often a guest that does not come up is started.
 const BOOT_TRIES: u32 = 2;
-/// Time a tool has to tell its version; the first program that reads a cold disk under emulation
-/// is slow.
-const TOOL_LIMIT: Duration = Duration::from_secs(30);
 /// Most environment variables and labels of one sandbox, and their longest name and value.
 const MAX_PAIRS: usize = 256;
 const MAX_KEY_BYTES: usize = 256;
 const MAX_VALUE_BYTES: usize = 32 * 1024;
-/// What a guest is asked, and the name under which the answer enters the fingerprint.
-const TOOLS: &[(&str, &[&str])] = &[
-    ("bash", &["bash", "--version"]),
-    ("busybox", &["busybox"]),
-    ("gcc", &["gcc", "-dumpfullversion"]),
-    ("git", &["git", "--version"]),
-    ("make", &["make", "--version"]),
-    ("python3", &["python3", "--version"]),
-];
-
 /// Makes a sandbox from what was asked for to a guest that answers.
 pub(super) async fn create(
     inner: &Arc<Inner>,
@@ -302,24 +288,30 @@ async fn boot(
         source,
     };
     channel.set_time(SystemTime::now()).await.map_err(guest)?;
+    let mut fingerprint = entry.info().fingerprint;
     let tools = match image.tools() {
-        Some(tools) => tools,
+        Some(tools) => {
+            fingerprint.tools = tools;
+            Tools::Keep
+        }
         None => {
             step(progress, "boot", "asking the guest for its tools");
-            let tools = ask_tools(&channel).await;
-            if let Err(error) = image.keep_tools(&tools) {
-                debug!(%error, "the tools of an image cannot be kept");
-            }
-            tools
+            Tools::Ask
         }
     };
+    fingerprint::probe(&channel, &entry.env, tools, &mut fingerprint).await;
+    if tools == Tools::Ask
+        && let Err(error) = image.keep_tools(&fingerprint.tools)
+    {
+        debug!(%error, "the tools of an image cannot be kept");
+    }
     let cpu = match request.accel {
         Accel::Kvm => Some(channel.info().await.map_err(guest)?.cpu),
         Accel::Auto | Accel::Tcg => None,
     };
     let ready = entry.ready(channel.clone(), |info| {
         info.boot_ms = Some(boot_ms);
-        info.fingerprint.tools = tools;
+        info.fingerprint = fingerprint;
         if let Some(cpu) = cpu {
             info.fingerprint.cpu = format!("host: {cpu}");
         }
@@ -434,41 +426,6 @@ async fn start(inner: &Inner, entry: &Entry, request: &VmRequest) -> Result<Boot
     }
 }
 
-/// Asks the guest which versions its tools have; a tool that is not there is not listed.
-async fn ask_tools(channel: &GuestChannel) -> BTreeMap<String, String> {
-    let asked = TOOLS.iter().map(|(name, argv)| async move {
-        let request = ExecRequest {
-            argv: argv.iter().map(|&word| word.to_owned()).collect(),
-            timeout: Some(TOOL_LIMIT),
-            ..ExecRequest::default()
-        };
-        let output = channel
-            .exec(request)
-            .await
-            .ok()?
-            .output(64 * 1024)
-            .await
-            .ok()?;
-        if output.status != ExitStatus::Code(0) {
-            return None;
-        }
-        let version = version_in(&String::from_utf8_lossy(&output.stdout))?;
-        Some(((*name).to_owned(), version))
-    });
-    join_all(asked).await.into_iter().flatten().collect()
-}
-
-/// Returns the first word of a text that looks like a version.
-fn version_in(text: &str) -> Option<String> {
-    let word = text.lines().next()?.split_whitespace().find_map(|word| {
-        let word = word.strip_prefix('v').unwrap_or(word);
-        word.starts_with(|c: char| c.is_ascii_digit())
-            .then_some(word)
-    })?;
-    let plain = |c: &char| c.is_ascii_alphanumeric() || ".+-~_:".contains(*c);
-    Some(word.chars().take_while(plain).take(64).collect())
-}
-
 fn hostname(info: &SandboxInfo) -> String {
     match &info.name {
         // A host name has no dots or underscores; a sandbox's name may.
@@ -496,32 +453,5 @@ fn directory(path: &Path) -> impl FnOnce(io::Error) -> SandboxError + '_ {
     move |source| SandboxError::Directory {
         path: path.to_owned(),
         source,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_read_from_what_tools_say() {
-        for (said, version) in [
-            ("Python 3.11.2\n", "3.11.2"),
-            ("git version 2.39.5\n", "2.39.5"),
-            (
-                "GNU bash, version 5.2.15(1)-release (x86_64-pc-linux-gnu)\nCopyright",
-                "5.2.15",
-            ),
-            (
-                "BusyBox v1.35.0 (Debian 1:1.35.0-4) multi-call binary.\n",
-                "1.35.0",
-            ),
-            ("12.2.0\n", "12.2.0"),
-        ] {
-            assert_eq!(version_in(said).as_deref(), Some(version));
-        }
-        assert_eq!(version_in("no version here\n1.2"), None);
-        assert_eq!(version_in(""), None);
-        assert_eq!(version_in("9\u{7}\u{1b}[31m"), Some("9".into()));
     }
 }

@@ -40,6 +40,9 @@ pub struct PublishBody {
     /// Documents it builds on.
     #[serde(default)]
     pub depends_on: Vec<String>,
+    /// What it relies on in the runtime, such as `python3>=3.11`; a reader whose runtime does not have it is told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requires: Vec<String>,
     /// Further named values; names starting with `rhizome.` are the node's own.
     #[serde(default)]
     pub fields: BTreeMap<String, String>,
@@ -172,6 +175,15 @@ pub struct Memory {
     pub at_ms: u64,
     /// Hash of the runtime it was learned in.
     pub fingerprint: String,
+    /// What it relies on in the runtime.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requires: Vec<String>,
+    /// In what that runtime differs from the reader's, for a reader in a sandbox.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differs: Vec<String>,
+    /// What it relies on and the reader's runtime does not have: do not trust it there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub breaks: Vec<String>,
     /// Whose word it is.
     pub trust: Trust,
     /// Values that stand beside each other because two authors wrote at once.

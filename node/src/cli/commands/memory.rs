@@ -108,6 +108,9 @@ pub(crate) struct Publish {
     /// Document it builds on; repeat for several
     #[arg(long, value_name = "DOC")]
     depends_on: Vec<String>,
+    /// What it relies on in the runtime, such as `python3>=3.11` or `env:HOME`; repeat for several
+    #[arg(long, value_name = "REQUIREMENT")]
+    requires: Vec<String>,
     /// Further named value; repeat for several
     #[arg(long = "field", value_name = "NAME=VALUE", value_parser = field)]
     fields: Vec<(String, String)>,
@@ -182,6 +185,7 @@ async fn publish(context: &Context, args: Publish) -> Result<(), Failure> {
         evidence: args.evidence,
         supersedes: args.supersedes,
         depends_on: args.depends_on,
+        requires: args.requires,
         fields: args.fields.into_iter().collect::<BTreeMap<_, _>>(),
         replicas: args.replicas,
         replicas_timeout_ms: None,
@@ -264,6 +268,7 @@ async fn show(context: &Context, doc: &str) -> Result<(), Failure> {
         ("replaces", memory.supersedes.join(", ")),
         ("replaced by", memory.superseded_by.join(", ")),
         ("runtime", memory.fingerprint.clone()),
+        ("relies on", memory.requires.join("; ")),
     ];
     let conflicts: Vec<_> = memory.conflicts.iter().map(ToString::to_string).collect();
     facts.push(("conflicts", conflicts.join("; ")));

@@ -59,6 +59,8 @@ Options:
   --evidence <WHAT>     What shows it: a command, a file, a link; as often as wanted
   --depends-on <DOC>    A memory it rests on; as often as wanted
   --supersedes <DOC>    A memory it replaces; as often as wanted
+  --requires <WHAT>     What it relies on in the runtime, such as python3>=3.11, env:HOME or
+                        cpu:avx2; as often as wanted
   --field <NAME=VALUE>  A field; as often as wanted
   --space <SPACE>       The space [default: the sandbox's first]
   --replicas <N>        Wait until N other nodes hold it
@@ -78,6 +80,7 @@ Examples:
         "evidence",
         "depends-on",
         "supersedes",
+        "requires",
         "field",
         "space",
         "replicas",

@@ -35,6 +35,7 @@ pub(crate) fn publish(out: &mut Out<impl Write>, args: &Args) -> Result<(), CliE
         ("evidence", "evidence"),
         ("depends-on", "depends_on"),
         ("supersedes", "supersedes"),
+        ("requires", "requires"),
     ] {
         let all: Vec<&str> = args.all(option).collect();
         if !all.is_empty() {
@@ -109,7 +110,33 @@ pub(crate) fn recall(out: &mut Out<impl Write>, args: &Args) -> Result<(), CliEr
             out.line(format!("   trust {trust}"))?;
         }
         out.line(format!("   doc {}", text(hit, "doc")))?;
+        show_runtime(out, hit)?;
         show_memory(out, hit)?;
+    }
+    Ok(())
+}
+
+/// Differences between the runtime a memory was learned in and this one that are shown.
+const SHOWN_DIFFERENCES: usize = 6;
+
+/// Says how the runtime that a memory was learned in stands to this one.
+fn show_runtime(out: &mut Out<impl Write>, memory: &Value) -> Result<(), CliError> {
+    let texts = |field: &str| -> Vec<String> {
+        let list = memory[field].as_array().map(Vec::as_slice);
+        let texts = list.unwrap_or_default().iter().filter_map(Value::as_str);
+        texts.map(str::to_owned).collect()
+    };
+    for broken in texts("breaks") {
+        out.line(format!("   DOES NOT HOLD HERE: {broken}"))?;
+    }
+    let differs = texts("differs");
+    if !differs.is_empty() {
+        let shown = &differs[..differs.len().min(SHOWN_DIFFERENCES)];
+        let more = match differs.len() - shown.len() {
+            0 => String::new(),
+            more => format!("; {more} more"),
+        };
+        out.line(format!("   learned elsewhere: {}{more}", shown.join("; ")))?;
     }
     Ok(())
 }
