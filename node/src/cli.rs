@@ -11,7 +11,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use self::{
     client::Client,
-    commands::{agent, context, daemon, image, invite, memory, mesh, node, runtime, sandbox, space},
+    commands::{
+        agent, context, daemon, image, invite, memory, mesh, node, runtime, sandbox, space,
+    },
     failure::Failure,
     ui::Ui,
 };

@@ -76,6 +76,33 @@ fn run(daemon: &Daemon, argv: &[&str]) -> (String, String, Value) {
         .finish()
 }
 
+/// What a memory relies on is checked against the sandbox of whoever recalls it.
+fn a_reader_is_told_what_does_not_hold_in_its_runtime(daemon: &Daemon, made: &Value) {
+    let fact = json!({
+        "kind": "fact",
+        "space": "findings",
+        "title": "the parser wants a new python",
+        "requires": ["python3 >= 99", "env:PATH"],
+    });
+    daemon.post("/v1/memory", fact.clone());
+    let (out, err, _) = run(daemon, &["rhizome", "memory", "recall", "parser python"]);
+    let broken = "DOES NOT HOLD HERE: `python3>=99` does not hold: it is not there";
+    assert!(out.contains(broken), "{out}{err}");
+    assert!(!out.contains("`env:PATH`"), "{out}");
+    let mut nonsense = fact;
+    nonsense["requires"] = json!(["python3 >> 3"]);
+    let refused = daemon.ask("POST", "/v1/memory", Some(nonsense));
+    assert_eq!((refused.0, code(&refused)), (400, "bad_request"));
+
+    let hash = made["fingerprint_hash"].as_str().unwrap();
+    let told = daemon.get("/v1/runtimes");
+    assert_eq!(told["runtimes"][0]["hash"], hash, "{told}");
+    let shown = daemon.get(&format!("/v1/runtimes/{}", &hash[..12]));
+    assert_eq!(shown["fingerprint"], made["fingerprint"]);
+    let same = daemon.get(&format!("/v1/runtimes/{hash}/differences/bench"));
+    assert_eq!(same["differences"], json!([]));
+}
+
 #[test]
 fn a_sandbox_works_for_its_agent_alone() {
     if qemu_is_missing("a_sandbox_works_for_its_agent_alone") {
@@ -108,6 +135,7 @@ fn a_sandbox_works_for_its_agent_alone() {
         .ask_bytes("POST", "/v1/sandboxes", Some(create))
         .unwrap();
     assert!(String::from_utf8(taken).unwrap().contains("\"name_taken\""));
+    a_reader_is_told_what_does_not_hold_in_its_runtime(&daemon, made);
 
     // Input, both outputs, the code.
     let body = json!({"argv": ["sh", "-c", "cat; echo no >&2; exit 7"], "stdin": true});
