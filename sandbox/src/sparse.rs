@@ -1,15 +1,25 @@
 //! Files with holes.
 
-use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
+use std::{
+    fs::File,
+    io,
+    ops::Range,
+    os::unix::fs::FileExt,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
 
 use rustix::{
     fs::{SeekFrom, copy_file_range, ioctl_ficlone, seek},
     io::Errno,
 };
 
-/// Bytes that are asked to be copied at once; and moved by hand where the kernel will not.
-const COPY_BYTES: usize = 16 * 1024 * 1024;
+/// Bytes that one thread copies before it looks for more; and that are moved by hand at once
+/// where the kernel will not.
+const PIECE_BYTES: usize = 8 * 1024 * 1024;
 const BUFFER_BYTES: usize = 1024 * 1024;
+/// Most threads that copy one file.
+const MAX_THREADS: usize = 4;
 
 /// Returns the next range at or after `from` that is not a hole; `None` when only holes follow.
 ///
@@ -44,34 +54,64 @@ pub(crate) fn copy(from: &File, to: &File, size: u64) -> io::Result<u64> {
     if to.metadata()?.len() != size {
         to.set_len(size)?;
     }
-    let (mut at, mut copied) = (0, 0);
-    let mut by_hand: Option<Vec<u8>> = None;
+    let mut pieces = Vec::new();
+    let mut at = 0;
     while let Some(data) = next_data(from, at, size)? {
-        at = data.start;
-        while at < data.end {
-            let wanted = usize::try_from(data.end - at).unwrap_or(COPY_BYTES);
-            let moved = match &mut by_hand {
-                Some(buffer) => copy_by_hand(from, to, at, wanted, buffer)?,
-                None => {
-                    let (mut source, mut target) = (at, at);
-                    let wanted = wanted.min(COPY_BYTES);
-                    match copy_file_range(from, Some(&mut source), to, Some(&mut target), wanted) {
-                        Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                        Ok(moved) => moved,
-                        Err(Errno::INTR) => 0,
-                        // Two file systems, or one that cannot.
-                        Err(_) => {
-                            by_hand = Some(vec![0; BUFFER_BYTES]);
-                            0
-                        }
-                    }
-                }
-            };
-            at += moved as u64;
-            copied += moved as u64;
+        at = data.end;
+        for start in (data.start..data.end).step_by(PIECE_BYTES) {
+            pieces.push(start..data.end.min(start + PIECE_BYTES as u64));
         }
     }
-    Ok(copied)
+    let next = AtomicUsize::new(0);
+    let work = || -> io::Result<()> {
+        let mut by_hand = None;
+        while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+            copy_piece(from, to, piece.clone(), &mut by_hand)?;
+        }
+        Ok(())
+    };
+    // What is copied costs more to make room for than to move: a second processor helps.
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let threads = threads.min(MAX_THREADS).min(pieces.len());
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let mut ended = work();
+        for other in others {
+            ended = ended.and(other.join().expect("copying does not panic"));
+        }
+        ended
+    })?;
+    Ok(pieces.iter().map(|piece| piece.end - piece.start).sum())
+}
+
+fn copy_piece(
+    from: &File,
+    to: &File,
+    piece: Range<u64>,
+    by_hand: &mut Option<Vec<u8>>,
+) -> io::Result<()> {
+    let mut at = piece.start;
+    while at < piece.end {
+        let wanted = usize::try_from(piece.end - at).expect("a piece is small");
+        let moved = match by_hand {
+            Some(buffer) => copy_by_hand(from, to, at, wanted, buffer)?,
+            None => {
+                let (mut source, mut target) = (at, at);
+                match copy_file_range(from, Some(&mut source), to, Some(&mut target), wanted) {
+                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Ok(moved) => moved,
+                    Err(Errno::INTR) => 0,
+                    // Two file systems, or one that cannot.
+                    Err(_) => {
+                        *by_hand = Some(vec![0; BUFFER_BYTES]);
+                        0
+                    }
+                }
+            }
+        };
+        at += moved as u64;
+    }
+    Ok(())
 }
 
 fn copy_by_hand(
