@@ -16,6 +16,7 @@ use std::{
     fs,
     io::Write,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -26,7 +27,7 @@ use rhizome_sandbox::{
     driver::{Disk, Vm, VmRequest, VmmDriver, qemu::Qemu},
     image::ImageStore,
     silent,
-    snapshot::{About, Freeze, Frozen, capture, freeze, materialise},
+    snapshot::{About, Freeze, Frozen, capture, freeze, wake},
 };
 use tokio::net::UnixStream;
 
@@ -93,7 +94,7 @@ async fn measure(out: &mut impl Write, memory_mib: u32, runs: usize) -> Result<(
         pauses.push(taken.pause);
         frozen = Some(taken);
     }
-    let frozen = frozen.ok_or("there is a run")?;
+    let frozen = Arc::new(frozen.ok_or("there is a run")?);
 
     // Into the store; and once more, of the guest as it is a moment later.
     let store = ChunkStore::open(&host.home.path().join("chunks"))?;
@@ -116,20 +117,22 @@ async fn measure(out: &mut impl Write, memory_mib: u32, runs: usize) -> Result<(
     vm.kill().await;
 
     // From the store, and from the copies.
-    let (mut restored, mut made, mut forked) = (Vec::new(), Vec::new(), Vec::new());
+    let manifest = Arc::new(first.manifest);
+    let (mut restored, mut answers, mut forked) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..runs {
         let request = host.request(1)?;
         let begun = Instant::now();
         let reader = store.reader(&key, &packs)?;
-        let ready = materialise(&first.manifest, &reader, &request.dir, &silent())?;
-        made.push(begun.elapsed());
-        let (vm, _channel) = restore(&qemu, &request, &ready.saved).await?;
+        let manifest = Arc::clone(&manifest);
+        let (vm, _) = wake(&qemu, &request, manifest, Arc::new(reader), silent()).await?;
+        let (answered, _channel) = go_on(&vm, begun).await?;
         restored.push(begun.elapsed());
+        answers.push(answered);
         vm.kill().await;
         let request = host.request(2)?;
         let begun = Instant::now();
-        let state = frozen.instance(&request.dir)?;
-        let (vm, _channel) = restore(&qemu, &request, &state).await?;
+        let vm = frozen.fork(&qemu, &request).await?;
+        let _channel = go_on(&vm, begun).await?;
         forked.push(begun.elapsed());
         vm.kill().await;
     }
@@ -138,8 +141,9 @@ async fn measure(out: &mut impl Write, memory_mib: u32, runs: usize) -> Result<(
     let mut forks = Vec::new();
     for number in 0..FORKS {
         let request = host.request(10 + number)?;
-        let state = frozen.instance(&request.dir)?;
-        forks.push(restore(&qemu, &request, &state).await?);
+        let vm = frozen.fork(&qemu, &request).await?;
+        let (_, channel) = go_on(&vm, Instant::now()).await?;
+        forks.push((vm, channel));
     }
     let mut each: Vec<u64> = forks.iter().map(|(vm, _)| pss(vm.pid)).collect();
     each.sort_unstable();
@@ -170,9 +174,9 @@ async fn measure(out: &mut impl Write, memory_mib: u32, runs: usize) -> Result<(
     );
     row(out, "  chunked again", stored_again, &bytes)?;
     let ratio = format!(
-        "{:.1} % of cold; {} ms of it out of the store",
+        "{:.1} % of cold; the guest answers after {} ms",
         100.0 * restored.as_secs_f64() / cold.as_secs_f64(),
-        median(made).as_millis()
+        median(answers).as_millis()
     );
     row(out, "store to first command", restored, &ratio)?;
     row(
@@ -193,21 +197,24 @@ async fn measure(out: &mut impl Write, memory_mib: u32, runs: usize) -> Result<(
     Ok(())
 }
 
-async fn restore(
-    qemu: &Qemu,
-    request: &VmRequest,
-    saved: &rhizome_sandbox::driver::SavedState,
-) -> Result<(Vm, GuestChannel)> {
-    let vm = qemu.restore(request, saved).await?;
+/// Lets a guest that was restored go on; returns when it answered, and after its first command.
+async fn go_on(vm: &Vm, begun: Instant) -> Result<(Duration, GuestChannel)> {
     let stream = vm.connect().await?;
     vm.resume().await?;
-    let channel = first_command(stream).await?;
-    Ok((vm, channel))
+    let (channel, _doors) = GuestChannel::start(stream, ChannelLimits::default()).await?;
+    let answered = begun.elapsed();
+    command(&channel).await?;
+    Ok((answered, channel))
 }
 
 /// Waits for the guest's agent and runs `true`.
 async fn first_command(stream: UnixStream) -> Result<GuestChannel> {
     let (channel, _doors) = GuestChannel::start(stream, ChannelLimits::default()).await?;
+    command(&channel).await?;
+    Ok(channel)
+}
+
+async fn command(channel: &GuestChannel) -> Result<()> {
     let request = ExecRequest {
         argv: vec!["true".to_owned()],
         ..ExecRequest::default()
@@ -216,7 +223,7 @@ async fn first_command(stream: UnixStream) -> Result<GuestChannel> {
     if output.status != ExitStatus::Code(0) {
         return Err(format!("`true` ended with {:?}", output.status).into());
     }
-    Ok(channel)
+    Ok(())
 }
 
 /// A place for guests of one size.

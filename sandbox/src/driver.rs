@@ -81,6 +81,22 @@ pub struct SavedState {
     pub ram: GuestRam,
 }
 
+/// A guest at rest that is still on its way.
+pub struct Arriving<'a> {
+    /// The memory: of the right size, and filled meanwhile.
+    pub ram: GuestRam,
+    /// Ends when memory and disks are whole, with the state of the devices.
+    pub whole: BoxFuture<'a, Result<PathBuf, DriverError>>,
+}
+
+impl fmt::Debug for Arriving<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arriving")
+            .field("ram", &self.ram)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Starts microVMs.
 pub trait VmmDriver: fmt::Debug + Send + Sync {
     /// Returns the driver's name, as in `SandboxInfo::driver`.
@@ -113,6 +129,24 @@ pub trait VmmDriver: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<Vm, DriverError>> {
         let _ = (request, saved);
         self.cannot("start a guest that was saved")
+    }
+
+    /// As [`Self::restore`], while the guest is still on its way: the monitor can start meanwhile.
+    ///
+    /// The files of the disks are there already, in their full size.
+    fn restore_arriving<'a>(
+        &'a self,
+        request: &'a VmRequest,
+        arriving: Arriving<'a>,
+    ) -> BoxFuture<'a, Result<Vm, DriverError>> {
+        async move {
+            let saved = SavedState {
+                device: arriving.whole.await?,
+                ram: arriving.ram,
+            };
+            self.restore(request, &saved).await
+        }
+        .boxed()
     }
 
     /// Takes over a monitor that another daemon started, named by process id and start time.

@@ -2,9 +2,8 @@
 //!
 //! [`freeze`] stops a guest and takes its memory, its disks and the state of its devices at one
 //! moment ([`Frozen`]). From there a guest is started again at once, any number of times
-//! ([`Frozen::instance`]: a fork), or its parts go into the chunk store ([`capture`]), named by a
-//! [`Manifest`], from which any node that fits ([`compatible`]) makes them again
-//! ([`materialise`]).
+//! ([`Frozen::fork`]), or its parts go into the chunk store ([`capture`]), named by a
+//! [`Manifest`], from which any node that fits ([`compatible`]) makes them again ([`wake`]).
 
 mod capture;
 mod error;
@@ -18,7 +17,7 @@ pub use freeze::{Freeze, Frozen, FrozenDisk, freeze};
 pub use manifest::{
     About, CHUNK_BYTES, DiskMap, HostFacts, Manifest, Map, compatible, differences,
 };
-pub use materialise::{Materialised, materialise};
+pub use materialise::{Materialised, materialise, wake};
 
 #[cfg(test)]
 mod tests;

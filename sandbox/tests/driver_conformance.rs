@@ -8,15 +8,16 @@ mod support;
 use std::{
     fs,
     os::unix::fs::FileExt,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use rhizome_sandbox::{
     channel::{ChannelError, ChannelLimits, ExecError, ExecRequest, GuestChannel},
-    chunks::{ChunkStore, StoreKey},
+    chunks::{ChunkError, ChunkStore, StoreKey},
     driver::{DriverError, SavedState, read_console},
     silent,
-    snapshot::{About, Freeze, HostFacts, SnapshotError, capture, compatible, freeze, materialise},
+    snapshot::{About, Freeze, HostFacts, SnapshotError, capture, compatible, freeze, wake},
 };
 use support::{
     Candidate, DISK_BYTES, Machine, count, counter_passes, is_alive, kill, on_every_driver, sh,
@@ -162,6 +163,7 @@ async fn saved(candidate: &Candidate) {
     let frozen = freeze(&vm, &machine.request, &copies, Freeze::Copy)
         .await
         .unwrap();
+    let frozen = Arc::new(frozen);
     eprintln!("paused for {:?}, copied {}", frozen.pause, frozen.copied);
     let went_on = counter_passes(&channel, counted).await;
     sh(
@@ -176,9 +178,8 @@ async fn saved(candidate: &Candidate) {
     let mut guests = Vec::new();
     for number in 1..=2 {
         let request = machine.sibling(number);
-        let state = frozen.instance(&request.dir).unwrap();
         let begun = Instant::now();
-        let vm = driver.restore(&request, &state).await.unwrap();
+        let vm = frozen.fork(&**driver, &request).await.unwrap();
         assert_ne!(vm.status().await.as_deref(), Some("running"));
         let stream = vm.connect().await.unwrap();
         vm.resume().await.unwrap();
@@ -238,9 +239,16 @@ async fn saved(candidate: &Candidate) {
     compatible(&captured.manifest, &host).unwrap();
     let again = machine.sibling(3);
     let reader = store.reader(&key, &packs).unwrap();
-    let made = materialise(&captured.manifest, &reader, &again.dir, &silent()).unwrap();
-    assert_eq!(made.disks, [(0, again.dir.join("data"))]);
-    let vm = driver.restore(&again, &made.saved).await.unwrap();
+    let manifest = Arc::new(captured.manifest);
+    let woken = wake(
+        &**driver,
+        &again,
+        Arc::clone(&manifest),
+        Arc::new(reader),
+        silent(),
+    );
+    let (vm, read) = woken.await.unwrap();
+    assert!(read > 20 * 1024 * 1024, "{read}");
     let stream = vm.connect().await.unwrap();
     vm.resume().await.unwrap();
     let (channel, _doors) = GuestChannel::start(stream, ChannelLimits::default())
@@ -251,6 +259,22 @@ async fn saved(candidate: &Candidate) {
     assert_eq!(sh(&channel, mine).await, "first\nfirst");
     assert_eq!(sh(&channel, "sha256sum < /root/file").await, sum);
     vm.kill().await;
+
+    // What does not arrive whole starts nothing.
+    let mut writer = store.writer(&key);
+    let other = writer.put(b"another's chunk").unwrap();
+    let reader = store.reader(&key, &writer.finish().unwrap()).unwrap();
+    assert!(reader.contains(&other));
+    let request = machine.sibling(4);
+    let manifest = Arc::clone(&manifest);
+    let lost = wake(&**driver, &request, manifest, Arc::new(reader), silent()).await;
+    assert!(
+        matches!(
+            lost,
+            Err(SnapshotError::Chunks(ChunkError::MissingChunk { .. }))
+        ),
+        "{lost:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

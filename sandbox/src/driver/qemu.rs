@@ -40,8 +40,8 @@ use tokio::{
 };
 
 use super::{
-    Capabilities, Console, DriverError, GuestRam, Monitor, SavedState, Tether, Vm, VmRequest,
-    VmmDriver, process_start, qmp::Qmp,
+    Arriving, Capabilities, Console, DriverError, GuestRam, Monitor, SavedState, Tether, Vm,
+    VmRequest, VmmDriver, process_start, qmp::Qmp,
 };
 use crate::{
     Accel,
@@ -111,44 +111,45 @@ impl Qemu {
         ))
     }
 
-    /// Starts a monitor, with a guest at rest or with one that boots.
+    /// Starts a monitor and lets its guest begin.
     async fn launch(
         &self,
         request: &VmRequest,
-        saved: Option<&SavedState>,
+        ram: GuestRam,
+        begin: Begin<'_>,
     ) -> Result<Vm, DriverError> {
         let program = self.program()?;
-        let machine = command_line::describe(request, &self.version().await?);
-        let state = saved.map(|saved| device_file::read(&saved.device, &machine));
-        let state = state.transpose()?;
-        let ram = memory(request, saved)?;
+        let machine = self.describe(request).await?;
+        let (has, needs) = (ram.size(), u64::from(request.memory_mib) << 20);
+        if has != needs {
+            return Err(DriverError::Saved {
+                what: format!("its memory has {has} bytes, the guest {needs}"),
+            });
+        }
         let user = Confinement::choose(request);
         let disks = prepare(request, &user)?;
         let listener = sockets::listen(&request.dir, CONTROL_SOCKET)?;
         let mut words = user.wrap()?;
         words.push(program.into_os_string());
-        let arguments = command_line::arguments(request, &disks, state.is_some())?;
+        let incoming = matches!(begin, Begin::Load(_));
+        let arguments = command_line::arguments(request, &disks, incoming)?;
         words.extend(arguments.into_iter().map(OsString::from));
         let console = Console::create(&request.console).map_err(io_error(&request.console))?;
         let child = spawn(&words, &request.dir, &ram, listener)?;
         let pid = child.id().ok_or(DriverError::Host {
             what: "the monitor's process id",
         })?;
-        let named = (pid, process_start(pid).unwrap_or_default());
-        let begin = match state {
-            Some(state) => Begin::Load(state),
-            None => Begin::Boot,
-        };
-        hold(
-            Process::Ours(child),
-            named,
+        let held = Held {
+            pid,
+            started: process_start(pid).unwrap_or_default(),
             machine,
-            request,
             ram,
-            console,
-            begin,
-        )
-        .await
+        };
+        hold(Process::Ours(child), held, request, console, begin).await
+    }
+
+    async fn describe(&self, request: &VmRequest) -> Result<String, DriverError> {
+        Ok(command_line::describe(request, &self.version().await?))
     }
 
     async fn take_over(
@@ -162,10 +163,13 @@ impl Qemu {
         let memory = Path::new(&memory);
         let ram = GuestRam::adopt(memory, request.memory_mib).map_err(io_error(memory))?;
         let console = Console::resume(&request.console).map_err(io_error(&request.console))?;
-        let machine = command_line::describe(request, &self.version().await?);
-        let named = (pid, started);
-        let begin = Begin::AsItIs;
-        hold(process, named, machine, request, ram, console, begin).await
+        let held = Held {
+            pid,
+            started,
+            machine: self.describe(request).await?,
+            ram,
+        };
+        hold(process, held, request, console, Begin::AsItIs).await
     }
 }
 
@@ -201,7 +205,11 @@ impl VmmDriver for Qemu {
     }
 
     fn start<'a>(&'a self, request: &'a VmRequest) -> BoxFuture<'a, Result<Vm, DriverError>> {
-        self.launch(request, None).boxed()
+        async {
+            let ram = GuestRam::create(request.memory_mib).map_err(io_error(&request.dir))?;
+            self.launch(request, ram, Begin::Boot).await
+        }
+        .boxed()
     }
 
     fn restore<'a>(
@@ -209,7 +217,29 @@ impl VmmDriver for Qemu {
         request: &'a VmRequest,
         saved: &'a SavedState,
     ) -> BoxFuture<'a, Result<Vm, DriverError>> {
-        self.launch(request, Some(saved)).boxed()
+        async {
+            // A state that is of no use starts no monitor.
+            let machine = self.describe(request).await?;
+            let state = device_file::read(&saved.device, &machine)?;
+            let ram = saved.ram.try_clone().map_err(io_error(&request.dir))?;
+            let begin = Begin::Load(async { Ok(state) }.boxed());
+            self.launch(request, ram, begin).await
+        }
+        .boxed()
+    }
+
+    fn restore_arriving<'a>(
+        &'a self,
+        request: &'a VmRequest,
+        arriving: Arriving<'a>,
+    ) -> BoxFuture<'a, Result<Vm, DriverError>> {
+        async {
+            let machine = self.describe(request).await?;
+            let state = async move { device_file::read(&arriving.whole.await?, &machine) };
+            let begin = Begin::Load(state.boxed());
+            self.launch(request, arriving.ram, begin).await
+        }
+        .boxed()
     }
 
     fn attach<'a>(
@@ -232,25 +262,31 @@ fn cpu_model(accel: Accel) -> &'static str {
 }
 
 /// How the guest of a monitor begins.
-#[derive(Debug)]
-enum Begin {
+enum Begin<'a> {
     Boot,
-    /// From the state of its devices; it stays paused.
-    Load(File),
+    /// From the state of its devices, which may be on its way; it stays paused.
+    Load(BoxFuture<'a, Result<File, DriverError>>),
     AsItIs,
+}
+
+/// What a monitor is known by.
+struct Held {
+    pid: u32,
+    started: u64,
+    machine: String,
+    ram: GuestRam,
 }
 
 /// Opens what a monitor offers and lets its guest begin. A monitor of ours that fails is ended; a
 /// foreign one is left as it is.
 async fn hold(
     process: Process,
-    (pid, started): (u32, u64),
-    machine: String,
+    held: Held,
     request: &VmRequest,
-    ram: GuestRam,
     console: Console,
-    begin: Begin,
+    begin: Begin<'_>,
 ) -> Result<Vm, DriverError> {
+    let Held { pid, started, .. } = held;
     let tether = Tether::default();
     let (told, ended) = tokio::sync::watch::channel(None);
     let (said, listen) = oneshot::channel();
@@ -279,10 +315,11 @@ async fn hold(
         }))?;
         let stream = sockets::connect(&request.dir, CONSOLE_SOCKET, Some(pid)).await?;
         let _ = said.send(stream);
-        let monitor = QemuMonitor::new(request.dir.clone(), pid, machine, ram, qmp).await?;
+        let dir = request.dir.clone();
+        let monitor = QemuMonitor::new(dir, pid, held.machine, held.ram, qmp).await?;
         match begin {
             Begin::Boot => monitor.resume().await?,
-            Begin::Load(state) => monitor.load(&state).await?,
+            Begin::Load(state) => monitor.load(&state.await?).await?,
             Begin::AsItIs => {}
         }
         Ok(monitor)
@@ -293,6 +330,11 @@ async fn hold(
             Ok(Vm::new(pid, started, ended, tether, Box::new(monitor)))
         }
         Err(error) if foreign => Err(error),
+        Err(error @ DriverError::Saved { .. }) => {
+            drop(guard);
+            let _ = ended.clone().wait_for(Option::is_some).await;
+            Err(error)
+        }
         Err(error) => {
             // A monitor that failed hangs up first and is reaped a moment later.
             let mut end = ended.clone();
@@ -307,20 +349,6 @@ async fn hold(
             })
         }
     }
-}
-
-/// Returns the memory that a guest begins with.
-fn memory(request: &VmRequest, saved: Option<&SavedState>) -> Result<GuestRam, DriverError> {
-    let Some(saved) = saved else {
-        return GuestRam::create(request.memory_mib).map_err(io_error(&request.dir));
-    };
-    let (has, needs) = (saved.ram.size(), u64::from(request.memory_mib) << 20);
-    if has != needs {
-        return Err(DriverError::Saved {
-            what: format!("its memory has {has} bytes, the guest {needs}"),
-        });
-    }
-    saved.ram.try_clone().map_err(io_error(&request.dir))
 }
 
 /// Starts the monitor: its input is the guest's memory, its output the socket it is controlled by.

@@ -101,9 +101,19 @@ impl GuestRam {
     /// # Errors
     /// When memory runs out.
     pub fn copy(&self) -> io::Result<Self> {
-        let copy = Self::with_size(self.size)?;
-        sparse::copy(&self.file, &copy.file, self.size)?;
+        let copy = self.blank()?;
+        self.copy_to(&copy)?;
         Ok(copy)
+    }
+
+    /// Makes a memory of the same size: all zero.
+    pub(crate) fn blank(&self) -> io::Result<Self> {
+        Self::with_size(self.size)
+    }
+
+    /// Copies what is not zero to a blank memory and returns the bytes copied. Blocks.
+    pub(crate) fn copy_to(&self, to: &Self) -> io::Result<u64> {
+        sparse::copy(&self.file, &to.file, self.size)
     }
 
     pub(super) fn descriptor(&self) -> io::Result<OwnedFd> {

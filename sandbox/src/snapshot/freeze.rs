@@ -5,14 +5,16 @@ use std::{
     io,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use rustix::fs::OFlags;
+use tokio::task::spawn_blocking;
 
-use super::{SnapshotError, manifest::is_disk_name};
+use super::{SnapshotError, manifest::is_disk_name, materialise::arrive};
 use crate::{
-    driver::{GuestRam, SavedState, Vm, VmRequest},
+    driver::{GuestRam, SavedState, Vm, VmRequest, VmmDriver},
     sparse,
 };
 
@@ -112,7 +114,7 @@ async fn take(
         return Ok((ram, 0));
     }
     let (dir, held) = (dir.to_owned(), std::mem::take(disks));
-    let copies = tokio::task::spawn_blocking(move || copy(&ram, held, &dir)).await;
+    let copies = spawn_blocking(move || copy(&ram, held, &dir)).await;
     let (ram, copied_disks, copied) = copies.map_err(|_| SnapshotError::Io {
         path: PathBuf::new(),
         source: io::Error::other("the copying was cut off"),
@@ -154,15 +156,52 @@ impl Frozen {
     /// # Errors
     /// [`SnapshotError::Io`].
     pub fn instance(&self, dir: &Path) -> Result<SavedState, SnapshotError> {
-        for disk in &self.disks {
-            let path = dir.join(&disk.name);
-            let file = create(&path).map_err(io_error(&path))?;
-            sparse::copy(&disk.file, &file, disk.size).map_err(io_error(&path))?;
-        }
+        let ram = self.ram.blank().map_err(io_error(dir))?;
+        self.copy_to(&ram, self.blank_disks(dir)?)?;
         Ok(SavedState {
             device: self.device.clone(),
-            ram: self.ram.copy().map_err(io_error(dir))?,
+            ram,
         })
+    }
+
+    /// Starts another guest from this one, as [`Self::instance`] and [`VmmDriver::restore`] do
+    /// one after the other; here the monitor starts while the memory is copied. The guest is
+    /// paused when this returns.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Io`] and [`SnapshotError::Driver`].
+    pub async fn fork(
+        self: &Arc<Self>,
+        driver: &dyn VmmDriver,
+        request: &VmRequest,
+    ) -> Result<Vm, SnapshotError> {
+        let ram = self.ram.blank().map_err(io_error(&request.dir))?;
+        let disks = self.blank_disks(&request.dir)?;
+        let (of, to) = (
+            Arc::clone(self),
+            ram.try_clone().map_err(io_error(&request.dir))?,
+        );
+        let filling = spawn_blocking(move || of.copy_to(&to, disks));
+        let forked = arrive(driver, request, ram, self.device.clone(), filling).await?;
+        Ok(forked.0)
+    }
+
+    fn blank_disks(&self, dir: &Path) -> Result<Vec<File>, SnapshotError> {
+        let disks = self.disks.iter().map(|disk| {
+            let path = dir.join(&disk.name);
+            let made = create(&path).and_then(|file| file.set_len(disk.size).map(|()| file));
+            made.map_err(io_error(&path))
+        });
+        disks.collect()
+    }
+
+    fn copy_to(&self, ram: &GuestRam, disks: Vec<File>) -> Result<u64, SnapshotError> {
+        let mut copied = self.ram.copy_to(ram).map_err(io_error(&self.device))?;
+        for (disk, to) in self.disks.iter().zip(disks) {
+            let path = Path::new(&disk.name);
+            copied += sparse::copy(&disk.file, &to, disk.size).map_err(io_error(path))?;
+        }
+        Ok(copied)
     }
 }
 

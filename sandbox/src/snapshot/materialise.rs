@@ -2,11 +2,18 @@
 
 use std::{
     fs::File,
+    io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
     thread,
 };
+
+use futures::future::FutureExt;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::{
     CHUNK_BYTES, Manifest, Map, SnapshotError,
@@ -15,7 +22,7 @@ use super::{
 use crate::{
     Progress, ProgressEvent,
     chunks::{ChunkId, ChunkReader},
-    driver::{GuestRam, SavedState},
+    driver::{Arriving, DriverError, GuestRam, SavedState, Vm, VmRequest, VmmDriver},
 };
 
 /// Most threads that open chunks.
@@ -46,49 +53,143 @@ pub fn materialise(
     dir: &Path,
     progress: &Progress,
 ) -> Result<Materialised, SnapshotError> {
-    let ram = GuestRam::create(manifest.about.memory_mib).map_err(io_error(dir))?;
-    let device = dir.join(DEVICE);
-    let mut targets = vec![
-        Target::make(&device, &manifest.device)?,
-        Target {
-            path: PathBuf::from("memory"),
-            file: ram.file().try_clone().map_err(io_error(dir))?,
-            map: &manifest.ram,
-        },
-    ];
-    let mut disks = Vec::with_capacity(manifest.disks.len());
-    for disk in &manifest.disks {
-        let path = dir.join(&disk.name);
-        targets.push(Target::make(&path, &disk.map)?);
-        disks.push((disk.number, path));
-    }
-    let bytes_read = fill(&targets, reader, progress)?;
+    let blank = Blank::make(manifest, dir)?;
+    let bytes_read = blank.fill(manifest, reader, progress)?;
     Ok(Materialised {
-        saved: SavedState { device, ram },
-        disks,
+        saved: SavedState {
+            device: blank.device,
+            ram: blank.ram,
+        },
+        disks: blank.disks,
         bytes_read,
     })
+}
+
+/// Starts a guest from a snapshot, as [`materialise`] and [`VmmDriver::restore`] do one after the
+/// other; here the monitor starts while the memory is made. The guest is paused when this returns.
+///
+/// `request` names the disks of the manifest in its directory; nothing of them is there yet.
+///
+/// # Errors
+/// Those of [`materialise`], and [`SnapshotError::Driver`].
+pub async fn wake(
+    driver: &dyn VmmDriver,
+    request: &VmRequest,
+    manifest: Arc<Manifest>,
+    reader: Arc<ChunkReader>,
+    progress: Progress,
+) -> Result<(Vm, u64), SnapshotError> {
+    let blank = Blank::make(&manifest, &request.dir)?;
+    let ram = blank.ram.try_clone().map_err(io_error(&request.dir))?;
+    let device = blank.device.clone();
+    let filling = spawn_blocking(move || blank.fill(&manifest, &reader, &progress));
+    arrive(driver, request, ram, device, filling).await
+}
+
+/// Starts a guest whose parts are on their way.
+pub(super) async fn arrive(
+    driver: &dyn VmmDriver,
+    request: &VmRequest,
+    ram: GuestRam,
+    device: PathBuf,
+    filling: JoinHandle<Result<u64, SnapshotError>>,
+) -> Result<(Vm, u64), SnapshotError> {
+    // What filling ended with: the driver is only told that it did not end well.
+    let filled = Mutex::new(None);
+    let whole = async {
+        let ended = filling.await.unwrap_or_else(|_| {
+            Err(SnapshotError::Io {
+                path: request.dir.clone(),
+                source: io::Error::other("the making was cut off"),
+            })
+        });
+        let well = ended.is_ok();
+        *filled.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
+        well.then_some(device).ok_or_else(|| DriverError::Saved {
+            what: "it did not arrive".to_owned(),
+        })
+    };
+    let arriving = Arriving {
+        ram,
+        whole: whole.boxed(),
+    };
+    let started = driver.restore_arriving(request, arriving).await;
+    match filled.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(Err(error)) => Err(error),
+        Some(Ok(bytes)) => Ok((started?, bytes)),
+        // The driver failed first.
+        None => Err(started.err().map_or_else(
+            || DriverError::Saved {
+                what: "the driver did not wait for it".to_owned(),
+            },
+            |error| error,
+        ))?,
+    }
+}
+
+/// A guest's files, of the right size and empty.
+#[derive(Debug)]
+struct Blank {
+    device: PathBuf,
+    ram: GuestRam,
+    disks: Vec<(u32, PathBuf)>,
+    /// In the order of the manifest: devices, memory, disks.
+    files: Vec<(PathBuf, File)>,
+}
+
+impl Blank {
+    fn make(manifest: &Manifest, dir: &Path) -> Result<Self, SnapshotError> {
+        let ram = GuestRam::create(manifest.about.memory_mib).map_err(io_error(dir))?;
+        let device = dir.join(DEVICE);
+        let memory = ram.file().try_clone().map_err(io_error(dir))?;
+        let mut files = vec![
+            sized(&device, manifest.device.size)?,
+            (PathBuf::from("memory"), memory),
+        ];
+        let mut disks = Vec::with_capacity(manifest.disks.len());
+        for disk in &manifest.disks {
+            let path = dir.join(&disk.name);
+            files.push(sized(&path, disk.map.size)?);
+            disks.push((disk.number, path));
+        }
+        Ok(Self {
+            device,
+            ram,
+            disks,
+            files,
+        })
+    }
+
+    fn fill(
+        &self,
+        manifest: &Manifest,
+        reader: &ChunkReader,
+        progress: &Progress,
+    ) -> Result<u64, SnapshotError> {
+        let disks = manifest.disks.iter().map(|disk| &disk.map);
+        let maps = [&manifest.device, &manifest.ram].into_iter().chain(disks);
+        let files = self.files.iter().zip(maps);
+        let targets: Vec<_> = files
+            .map(|((path, file), map)| Target { path, file, map })
+            .collect();
+        fill(&targets, reader, progress)
+    }
+}
+
+fn sized(path: &Path, size: u64) -> Result<(PathBuf, File), SnapshotError> {
+    let made = create(path).and_then(|file| file.set_len(size).map(|()| file));
+    Ok((path.to_owned(), made.map_err(io_error(path))?))
 }
 
 /// A file to be filled.
 #[derive(Debug)]
 struct Target<'a> {
-    path: PathBuf,
-    file: File,
+    path: &'a Path,
+    file: &'a File,
     map: &'a Map,
 }
 
-impl<'a> Target<'a> {
-    fn make(path: &Path, map: &'a Map) -> Result<Self, SnapshotError> {
-        let file = create(path).map_err(io_error(path))?;
-        file.set_len(map.size).map_err(io_error(path))?;
-        Ok(Self {
-            path: path.to_owned(),
-            file,
-            map,
-        })
-    }
-
+impl Target<'_> {
     /// Writes one chunk to its place and returns its size.
     fn put(&self, number: usize, id: &ChunkId, reader: &ChunkReader) -> Result<u64, SnapshotError> {
         let at = number as u64 * CHUNK_BYTES as u64;
@@ -100,7 +201,7 @@ impl<'a> Target<'a> {
             });
         }
         let written = self.file.write_all_at(&bytes, at);
-        written.map_err(io_error(&self.path))?;
+        written.map_err(io_error(self.path))?;
         Ok(length)
     }
 }
