@@ -83,7 +83,7 @@ pub(crate) fn package_of(program: &str) -> Option<&'static str> {
         "mkfs.ext4" => "e2fsprogs",
         "apt-get" | "apt-cache" => "apt",
         "dpkg-deb" => "dpkg",
-        "setpriv" | "setsid" | "unshare" => "util-linux",
+        "prlimit" | "setpriv" | "setsid" | "unshare" => "util-linux",
         "xz" => "xz-utils",
         "zstd" => "zstd",
         "gzip" => "gzip",

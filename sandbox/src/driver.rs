@@ -9,6 +9,7 @@
 //! memory, its disks and the state of its devices ([`Vm::save_device`]); from these three any
 //! number of guests can be started again ([`VmmDriver::restore`]).
 
+mod cage;
 mod console;
 mod host;
 pub mod qemu;
@@ -22,6 +23,7 @@ use futures::future::{BoxFuture, FutureExt};
 
 use crate::{Accel, SandboxId, command::CommandError};
 
+pub(crate) use cage::describe as describe_limits;
 pub use console::{Console, read_console};
 pub(crate) use host::{end_process, host_cpu, monitors_in, process_start, tsc_khz};
 pub use ram::GuestRam;

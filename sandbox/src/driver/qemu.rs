@@ -41,7 +41,10 @@ use tokio::{
 
 use super::{
     Arriving, Capabilities, Console, DriverError, GuestRam, Monitor, SavedState, Tether, Vm,
-    VmRequest, VmmDriver, process_start, qmp::Qmp,
+    VmRequest, VmmDriver,
+    cage::{Cage, Share},
+    process_start,
+    qmp::Qmp,
 };
 use crate::{
     Accel,
@@ -129,7 +132,7 @@ impl Qemu {
         let user = Confinement::choose(request);
         let disks = prepare(request, &user)?;
         let listener = sockets::listen(&request.dir, CONTROL_SOCKET)?;
-        let mut words = user.wrap()?;
+        let mut words = user.wrap(largest_disk(request))?;
         words.push(program.into_os_string());
         let incoming = matches!(begin, Begin::Load(_));
         let arguments = command_line::arguments(request, &disks, incoming)?;
@@ -139,11 +142,16 @@ impl Qemu {
         let pid = child.id().ok_or(DriverError::Host {
             what: "the monitor's process id",
         })?;
+        let share = Share {
+            memory_mib: request.memory_mib,
+            vcpus: request.vcpus,
+        };
         let held = Held {
             pid,
             started: process_start(pid).unwrap_or_default(),
             machine,
             ram,
+            cage: Cage::around(pid, &cage_name(request, pid), share),
         };
         hold(Process::Ours(child), held, request, console, begin).await
     }
@@ -158,7 +166,11 @@ impl Qemu {
         pid: u32,
         started: u64,
     ) -> Result<Vm, DriverError> {
-        let process = Process::find(pid, started).ok_or(DriverError::Gone { pid })?;
+        let cage = Cage::find(&cage_name(request, pid));
+        let Some(process) = Process::find(pid, started) else {
+            cage.remove();
+            return Err(DriverError::Gone { pid });
+        };
         let memory = format!("/proc/{pid}/fd/0");
         let memory = Path::new(&memory);
         let ram = GuestRam::adopt(memory, request.memory_mib).map_err(io_error(memory))?;
@@ -168,6 +180,7 @@ impl Qemu {
             started,
             machine: self.describe(request).await?,
             ram,
+            cage,
         };
         hold(process, held, request, console, Begin::AsItIs).await
     }
@@ -275,6 +288,18 @@ struct Held {
     started: u64,
     machine: String,
     ram: GuestRam,
+    cage: Cage,
+}
+
+/// Names the groups of one monitor, also for the next daemon.
+fn cage_name(request: &VmRequest, pid: u32) -> String {
+    format!("{}-{pid}", request.id)
+}
+
+fn largest_disk(request: &VmRequest) -> u64 {
+    let size = |disk: &super::Disk| fs::metadata(&disk.path).map_or(0, |meta| meta.len());
+    let writable = request.disks.iter().filter(|disk| disk.writable);
+    writable.map(size).max().unwrap_or(0)
 }
 
 /// Opens what a monitor offers and lets its guest begin. A monitor of ours that fails is ended; a
@@ -292,6 +317,7 @@ async fn hold(
     let (said, listen) = oneshot::channel();
     tokio::spawn(watch::watch_over(
         process,
+        held.cage,
         console,
         listen,
         tether.clone(),

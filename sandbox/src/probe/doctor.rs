@@ -8,7 +8,7 @@ use super::{CLOSED, decide, free_bytes};
 use crate::{
     Accel, SandboxConfig,
     command::{find_program, package_of},
-    driver::{VmmDriver, qemu::Qemu},
+    driver::{VmmDriver, describe_limits, qemu::Qemu},
     image::ImageStore,
     kernel, silent,
 };
@@ -49,7 +49,7 @@ pub async fn report(config: &SandboxConfig) -> Vec<Check> {
     let qemu = Qemu::new(config.qemu.clone());
     let mut checks = vec![qemu_check(&qemu).await];
     let has_qemu = checks[0].status == CheckStatus::Ok;
-    for program in ["setpriv", "unshare"] {
+    for program in ["prlimit", "setpriv", "setsid", "unshare"] {
         let gravity = CheckStatus::Fail;
         checks.extend(missing(program, gravity, "confines the monitor"));
     }
@@ -57,6 +57,7 @@ pub async fn report(config: &SandboxConfig) -> Vec<Check> {
     let has_kernel = kernel.status == CheckStatus::Ok;
     checks.push(kernel);
     checks.push(acceleration_check(config, &qemu, has_qemu && has_kernel).await);
+    checks.push(ok("limits", describe_limits()));
     checks.push(space_check(&config.images_dir));
     for (program, use_) in [
         ("apt-get", "fetches the kernel"),

@@ -3,7 +3,7 @@
 use super::{CHANNEL_SOCKET, CONSOLE_SOCKET, cpu_model};
 use crate::{
     Accel,
-    driver::{Disk, DriverError, VmRequest, host},
+    driver::{Disk, DriverError, VmRequest, cage, host},
 };
 
 /// Name of the guest's end of the channel, under `/sys/class/virtio-ports`.
@@ -32,10 +32,10 @@ pub(super) fn describe(request: &VmRequest, version: &str) -> String {
     )
 }
 
-fn accel_words(accel: Accel) -> &'static str {
+fn accel_words(accel: Accel) -> String {
     match accel {
-        Accel::Kvm => "kvm",
-        Accel::Auto | Accel::Tcg => "tcg,thread=multi",
+        Accel::Kvm => "kvm".to_owned(),
+        Accel::Auto | Accel::Tcg => format!("tcg,thread=multi,tb-size={}", cage::TRANSLATED_MIB),
     }
 }
 
@@ -46,6 +46,7 @@ pub(super) fn arguments(
     disks: &[String],
     incoming: bool,
 ) -> Result<Vec<String>, DriverError> {
+    let accel = accel_words(request.accel);
     let mut words: Vec<String> = [
         "-nodefaults",
         "-no-user-config",
@@ -57,7 +58,7 @@ pub(super) fn arguments(
         "-bios",
         BIOS,
         "-accel",
-        accel_words(request.accel),
+        &accel,
         "-cpu",
         cpu_model(request.accel),
         "-sandbox",

@@ -11,7 +11,7 @@ use super::io_error;
 use crate::{
     Accel,
     command::{CommandError, find_program},
-    driver::{DriverError, VmRequest, host},
+    driver::{DriverError, VmRequest, cage, host},
 };
 
 /// First of the user ids that monitors run as: above what systemd and user namespaces hand out.
@@ -44,7 +44,7 @@ impl Confinement {
 
     /// Returns the words before the monitor's own command line. Each program becomes the next, so
     /// the process that is started is the monitor in the end.
-    pub(super) fn wrap(&self) -> Result<Vec<OsString>, DriverError> {
+    pub(super) fn wrap(&self, largest_disk: u64) -> Result<Vec<OsString>, DriverError> {
         let find = |name: &str| {
             find_program(name)
                 .map(PathBuf::into_os_string)
@@ -54,7 +54,8 @@ impl Confinement {
                     })
                 })
         };
-        let mut words = vec![find("setsid")?];
+        let mut words = vec![find("setsid")?, find("prlimit")?];
+        words.extend(cage::rlimits(largest_disk).map(OsString::from));
         if let Some(uid) = self.uid {
             words.push(find("unshare")?);
             words.extend(["--net", "--ipc", "--uts", "--"].map(OsString::from));

@@ -13,7 +13,7 @@ use tokio::{
 
 use crate::{
     command::{Lines, Tail},
-    driver::{Console, Tether, process_start},
+    driver::{Console, Tether, cage::Cage, process_start},
 };
 
 /// A monitor's process.
@@ -104,6 +104,7 @@ impl Source {
 /// Owns the process until it has ended, or until it is let go.
 pub(super) async fn watch_over(
     mut process: Process,
+    cage: Cage,
     mut console: Console,
     stream: oneshot::Receiver<UnixStream>,
     tether: Tether,
@@ -136,6 +137,7 @@ pub(super) async fn watch_over(
             how = process.ended(), if source.is_closed() && silent => break how,
         }
     };
+    cage.remove();
     let how = match tail.text() {
         said if said.is_empty() => how,
         said => format!("{how}: {said}"),
