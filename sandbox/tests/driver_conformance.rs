@@ -8,7 +8,7 @@ mod support;
 use std::{
     fs,
     os::unix::fs::FileExt,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -134,6 +134,28 @@ async fn paused(candidate: &Candidate) {
         channel.closed().await,
         ChannelError::Gone | ChannelError::Io { .. }
     ));
+}
+
+#[test]
+fn a_runtime_that_goes_takes_its_guests_along() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let pids = Mutex::new(Vec::new());
+    runtime.block_on(on_every_driver("runtime", async |candidate| {
+        let machine = Machine::new(&candidate).await;
+        let vm = candidate.driver.start(&machine.request).await.unwrap();
+        pids.lock().unwrap().push(vm.pid);
+        // Its task gets no chance to be told.
+        tokio::spawn(async move {
+            let _vm = vm;
+            std::future::pending::<()>().await;
+        });
+    }));
+    drop(runtime);
+    let begun = Instant::now();
+    while pids.lock().unwrap().iter().any(|&pid| is_alive(pid)) {
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

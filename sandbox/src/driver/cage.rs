@@ -11,6 +11,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::process_start;
+
 /// Memory of a monitor beside its guest's, in MiB: its program, copies of kernel and initial file
 /// system, what it has translated in emulation ([`TRANSLATED_MIB`]), and room.
 const OVERHEAD_MIB: u64 = 384;
@@ -24,6 +26,9 @@ const PERIOD_US: u64 = 100_000;
 const OPEN_FILES: u64 = 1024;
 /// What one file of a monitor may have beside its largest disk, in bytes.
 const FILE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// What the names of all groups begin with.
+const PREFIX: &str = "rhizome-";
 
 /// How much one monitor may take.
 #[derive(Debug, Clone, Copy)]
@@ -54,10 +59,12 @@ pub(super) struct Cage {
 }
 
 impl Cage {
-    /// Puts a process into groups of its own, as far as the host lets us.
+    /// Puts a process into groups of its own, as far as the host lets us. The name ends with a
+    /// hyphen and the process id.
     pub(super) fn around(pid: u32, name: &str, share: Share) -> Self {
         let mut groups = Vec::new();
         for place in places() {
+            place.sweep();
             let group = place.group(name);
             match place.make(&group, share) {
                 Ok(()) if fs::write(group.join("cgroup.procs"), pid.to_string()).is_ok() => {
@@ -148,7 +155,22 @@ struct Place {
 
 impl Place {
     fn group(&self, name: &str) -> PathBuf {
-        self.parent.join(format!("rhizome-{name}"))
+        self.parent.join(format!("{PREFIX}{name}"))
+    }
+
+    /// Removes the groups of monitors that ended while no daemon looked.
+    fn sweep(&self) {
+        let entries = fs::read_dir(&self.parent).into_iter().flatten();
+        for entry in entries.filter_map(Result::ok) {
+            let name = entry.file_name();
+            let pid = name
+                .to_str()
+                .and_then(|name| name.strip_prefix(PREFIX)?.rsplit_once('-'))
+                .and_then(|(_, pid)| pid.parse().ok());
+            if pid.is_some_and(|pid| process_start(pid).is_none()) {
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
     }
 
     fn make(&self, group: &Path, share: Share) -> io::Result<()> {
@@ -277,7 +299,7 @@ broken";
             .arg("1000")
             .spawn()
             .unwrap();
-        let name = format!("test-{}", std::process::id());
+        let name = format!("test-{}", child.id());
         let share = Share {
             memory_mib: 256,
             vcpus: 1,
@@ -293,5 +315,13 @@ broken";
         child.wait().unwrap();
         cage.remove();
         assert!(Cage::find(&name).groups.is_empty());
+
+        // What nobody removed goes when the next monitor starts.
+        for place in places() {
+            let group = place.group(&name);
+            let _ = fs::create_dir(&group);
+            place.sweep();
+            assert!(!group.exists());
+        }
     }
 }

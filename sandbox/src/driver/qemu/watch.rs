@@ -11,6 +11,8 @@ use tokio::{
     sync::{oneshot, watch},
 };
 
+use tokio_util::sync::CancellationToken;
+
 use crate::{
     command::{Lines, Tail},
     driver::{Console, Tether, cage::Cage, process_start},
@@ -68,6 +70,22 @@ impl Process {
     }
 }
 
+/// A process that ends with whoever holds this, unless it is let go first: also when the runtime
+/// goes down and the task that holds it never runs again.
+#[derive(Debug)]
+struct Leash {
+    process: Process,
+    release: CancellationToken,
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        if !self.release.is_cancelled() {
+            let _ = self.process.kill();
+        }
+    }
+}
+
 /// Where the guest's console comes from.
 #[derive(Debug)]
 enum Source {
@@ -103,14 +121,19 @@ impl Source {
 
 /// Owns the process until it has ended, or until it is let go.
 pub(super) async fn watch_over(
-    mut process: Process,
+    process: Process,
     cage: Cage,
     mut console: Console,
     stream: oneshot::Receiver<UnixStream>,
     tether: Tether,
     told: watch::Sender<Option<String>>,
 ) {
-    let mut errors = process
+    let mut leash = Leash {
+        process,
+        release: tether.release.clone(),
+    };
+    let mut errors = leash
+        .process
         .take_stderr()
         .map(|stderr| Lines::new(BufReader::new(stderr)));
     let mut source = Source::Awaited(stream);
@@ -121,8 +144,8 @@ pub(super) async fn watch_over(
         tokio::select! {
             biased;
             () = tether.kill.cancelled() => {
-                let _ = process.kill();
-                break process.ended().await;
+                let _ = leash.process.kill();
+                break leash.process.ended().await;
             }
             // A child that is not waited for here is still reaped by the runtime.
             () = tether.release.cancelled() => return,
@@ -134,7 +157,7 @@ pub(super) async fn watch_over(
                 tail.push(&line);
             },
             // The last words come first.
-            how = process.ended(), if source.is_closed() && silent => break how,
+            how = leash.process.ended(), if source.is_closed() && silent => break how,
         }
     };
     cage.remove();
