@@ -12,7 +12,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use self::{
     client::Client,
     commands::{
-        agent, context, daemon, image, invite, memory, mesh, node, runtime, sandbox, space,
+        agent, audit, context, daemon, image, invite, memory, mesh, node, runtime, sandbox, space,
     },
     failure::Failure,
     ui::Ui,
@@ -89,6 +89,7 @@ enum Command {
     /// Show what sandboxes are made of, and in what two of them differ
     #[command(subcommand)]
     Runtime(runtime::Verb),
+    Audit(audit::Audit),
     /// Build and list sandbox images
     #[command(subcommand)]
     Image(image::Verb),
@@ -170,6 +171,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Memory(verb) => memory::run(context, verb).await,
         Command::Context(verb) => context::run(context, verb).await,
         Command::Sandbox(args) => sandbox::run(context, args).await,
+        Command::Audit(args) => audit::run(context, args).await,
         Command::Image(verb) => image::run(context, verb).await,
         Command::Runtime(verb) => runtime::run(context, verb).await,
         Command::Completions { .. } => unreachable!("answered above"),

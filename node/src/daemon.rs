@@ -45,6 +45,7 @@ use crate::{
     agents::{self, AgentKeys, AgentKeysError},
     api::listen,
     config::{Config, ConfigError, UpFlags},
+    control::audit::{Audit, AuditError, Note},
     datadir::{DataDir, DataDirError},
     door,
     error::ApiError,
@@ -95,6 +96,7 @@ impl Daemon {
             .map_err(StartError::Key)?
             .into();
         let agents = AgentKeys::open(data.path(), &config.name)?;
+        let audit = Audit::open(&data.join("audit")).map_err(StartError::Audit)?;
         let (replica, opened_in) = open_replica(&data, &key).await?;
         let mesh_config = MeshConfig {
             bind: config.bind,
@@ -115,12 +117,16 @@ impl Daemon {
             key,
             replica,
             mesh,
+            audit,
             sandboxes,
             agents,
             opened_in_ms: u64::try_from(opened_in.as_millis()).unwrap_or(u64::MAX),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         }));
+        let version = env!("CARGO_PKG_VERSION");
+        let started = Note::of_daemon("daemon.start", None, "ok").detail(version);
+        node.audit.note(started).await;
         node.tasks
             .spawn(listen::listen(Arc::clone(&node), listener));
         if let Some(streams) = node.mesh.ctl_streams() {
@@ -273,6 +279,9 @@ pub enum StartError {
     /// The network could not be started.
     #[error("cannot start the network")]
     Mesh(#[source] rhizome_mesh::net::StartError),
+    /// The audit log cannot be opened.
+    #[error("cannot open the audit log")]
+    Audit(#[source] AuditError),
     /// The API cannot listen.
     #[error("cannot listen on the API's socket")]
     Listen(#[source] std::io::Error),

@@ -7,7 +7,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::api::types::{ErrorBody, ErrorInfo};
+use crate::{
+    api::types::{ErrorBody, ErrorInfo},
+    control::audit::layer::Refused,
+};
 
 /// How many causes an answer carries at most.
 const MAX_CAUSES: usize = 8;
@@ -135,7 +138,10 @@ impl Error for ApiError {}
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.status, Json(ErrorBody { error: self.info })).into_response()
+        let refused = Refused::of(&self);
+        let mut response = (self.status, Json(ErrorBody { error: self.info })).into_response();
+        response.extensions_mut().insert(refused);
+        response
     }
 }
 

@@ -6,6 +6,7 @@
 //! - [`cli`]: the command line, every verb through that API
 //! - [`config`], [`datadir`]: settings and files; nothing else reads either
 //! - `remote`: what other nodes may ask of this one, and what this one asks of them
+//! - `control`: who did what here, what it cost, how much is allowed
 //! - `agents`: the keys of the agents that speak here
 //! - [`error`]: errors as the API tells them
 #![forbid(unsafe_code)]
@@ -18,5 +19,6 @@ pub mod datadir;
 pub mod error;
 
 mod agents;
+mod control;
 mod door;
 mod remote;

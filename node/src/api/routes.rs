@@ -17,6 +17,7 @@ use super::{
     sandbox_routes,
     types::{
         Done,
+        audit::{AuditPage, AuditParams},
         context::{CheckpointBody, Context, ContextParams, Contexts, ContextsParams},
         memory::{
             ListParams, MemoryList, MemoryShown, PublishBody, Published, RecallBody, Recalled,
@@ -31,6 +32,7 @@ use super::{
     },
 };
 use crate::{
+    control::audit::layer,
     daemon::{caller::Caller, memory::WatchStart, node::Node},
     error::ApiError,
     remote,
@@ -48,7 +50,7 @@ pub(crate) fn owner(node: Arc<Node>) -> Router {
 }
 
 fn own_routes(node: Arc<Node>) -> Router {
-    shared()
+    let routes = shared()
         .merge(sandbox_routes::routes())
         .merge(remote::routes::owner_routes())
         .route("/v1/status", get(status))
@@ -61,31 +63,35 @@ fn own_routes(node: Arc<Node>) -> Router {
         .route("/v1/runtimes", get(runtimes))
         .route("/v1/runtimes/{runtime}", get(show_runtime))
         .route("/v1/runtimes/{was}/differences/{is}", get(diff_runtimes))
+        .route("/v1/audit", get(audit))
         .route("/v1/doctor", get(doctor))
         .route("/v1/down", post(down))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(Extension(Caller::Owner))
-        .with_state(node)
+        .with_state(Arc::clone(&node))
+        .layer(Extension(Caller::Owner));
+    audited(routes, node, Caller::Owner)
 }
 
 /// What a guest may ask too; `caller` goes with every request.
 pub(crate) fn guest(node: Arc<Node>, caller: Caller) -> Router {
-    shared()
+    let routes = shared()
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(Extension(caller))
-        .with_state(node)
+        .with_state(Arc::clone(&node))
+        .layer(Extension(caller.clone()));
+    audited(routes, node, caller)
 }
 
 /// What some other node may ask; who may what is judged before (`remote::grants`).
 pub(crate) fn peer(node: Arc<Node>, caller: Caller) -> Router {
-    sandbox_routes::routes()
+    let routes = sandbox_routes::routes()
         .merge(remote::routes::peer_routes())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(Extension(caller))
-        .with_state(node)
+        .with_state(Arc::clone(&node))
+        .layer(Extension(caller.clone()));
+    audited(routes, node, caller)
 }
 
 fn shared() -> Router<Arc<Node>> {
@@ -251,6 +257,18 @@ async fn create_space(
     JsonBody(body): JsonBody<SpaceBody>,
 ) -> Answer<SpaceCreated> {
     node.create_space(body).await.map(Json)
+}
+
+/// Writes down what `caller` does with these routes.
+fn audited(routes: Router, node: Arc<Node>, caller: Caller) -> Router {
+    routes.layer(middleware::from_fn_with_state((node, caller), layer::note))
+}
+
+async fn audit(
+    State(node): State<Arc<Node>>,
+    Params(params): Params<AuditParams>,
+) -> Answer<AuditPage> {
+    node.audit_page(params).await.map(Json)
 }
 
 async fn runtimes(State(node): State<Arc<Node>>) -> Answer<Runtimes> {

@@ -28,6 +28,7 @@ use super::{
     },
 };
 use crate::{
+    control::audit::layer::Detail,
     daemon::{caller::Caller, node::Node},
     error::ApiError,
 };
@@ -168,6 +169,7 @@ async fn exec(
         upgrade.ok_or_else(|| ApiError::bad_request("this connection cannot be upgraded"))?;
     let body: ExecBody = parse_json(&read_body(request.into_body()).await?)?;
     let stdin = body.stdin;
+    let detail = Detail(body.argv.join(" "));
     let handle = node.exec(&sandbox, body).await?;
     node.tasks.spawn(async move {
         match upgrade.await {
@@ -177,7 +179,7 @@ async fn exec(
         }
     });
     let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, PROTOCOL)];
-    Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())
+    Ok((StatusCode::SWITCHING_PROTOCOLS, Extension(detail), headers).into_response())
 }
 
 fn asks_for_upgrade(headers: &HeaderMap) -> bool {

@@ -11,6 +11,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub mod audit;
 pub mod context;
 pub mod memory;
 pub mod mesh;

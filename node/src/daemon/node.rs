@@ -13,6 +13,7 @@ use super::{fail, runtime::Runtimes};
 use crate::{
     agents::{AgentKeys, LocalAgent},
     config::Config,
+    control::audit::Audit,
     datadir::DataDir,
     error::ApiError,
     remote::facts::FactsCache,
@@ -29,6 +30,7 @@ pub(crate) struct Node {
     pub(crate) key: NodeKey,
     pub(crate) replica: Replica,
     pub(crate) mesh: Mesh,
+    pub(crate) audit: Audit,
     /// Or why this node runs none.
     sandboxes: Result<Sandboxes, ApiError>,
     agents: AgentKeys,
@@ -52,6 +54,7 @@ pub(crate) struct Parts {
     pub(crate) key: NodeKey,
     pub(crate) replica: Replica,
     pub(crate) mesh: Mesh,
+    pub(crate) audit: Audit,
     pub(crate) sandboxes: Result<Sandboxes, ApiError>,
     pub(crate) agents: AgentKeys,
     pub(crate) opened_in_ms: u64,
@@ -67,6 +70,7 @@ impl Node {
             key: parts.key,
             replica: parts.replica,
             mesh: parts.mesh,
+            audit: parts.audit,
             sandboxes: parts.sandboxes,
             agents: parts.agents,
             authority_lock: tokio::sync::Mutex::new(()),

@@ -103,6 +103,35 @@ fn a_reader_is_told_what_does_not_hold_in_its_runtime(daemon: &Daemon, made: &Va
     assert_eq!(same["differences"], json!([]));
 }
 
+/// The audit log names who did what to the sandbox, refusals included, and nothing was read.
+fn what_was_done_is_written_down(daemon: &Daemon, made: &Value) {
+    let log = daemon.get("/v1/audit?after=0&limit=1000");
+    assert_eq!(log["broken_at"], Value::Null);
+    let entries = log["entries"].as_array().unwrap();
+    let find = |action: &str, outcome: &str| {
+        let is = |e: &&Value| e["action"] == action && e["outcome"] == outcome;
+        entries
+            .iter()
+            .find(is)
+            .unwrap_or_else(|| panic!("no {action} {outcome} in {log}"))
+    };
+    assert_eq!(find("mesh.init", "ok")["who"]["kind"], "owner");
+    assert_eq!(find("sandbox.create", "ok")["on"], made["id"]);
+    find("sandbox.create", "name_taken");
+    let exec = find("sandbox.exec", "started");
+    assert_eq!(
+        (&exec["on"], &exec["detail"]),
+        (
+            &json!("bench"),
+            &json!("rhizome memory recall parser python")
+        )
+    );
+    assert!(
+        entries.iter().all(|e| e["action"] != "memory.create"),
+        "{log}"
+    );
+}
+
 #[test]
 fn a_sandbox_works_for_its_agent_alone() {
     if qemu_is_missing("a_sandbox_works_for_its_agent_alone") {
@@ -275,6 +304,7 @@ fn a_sandbox_works_for_its_agent_alone() {
         matches!(code(&gone), "sandbox_gone" | "unknown_sandbox"),
         "{gone:?}"
     );
+    what_was_done_is_written_down(&daemon, made);
     daemon.stop();
 }
 
