@@ -22,7 +22,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use rhizome_guest::wire::{Failure, Info, Kind, Payload, Reseed, SetTime};
+use rhizome_guest::wire::{Failure, Info, Kind, NetOpen, Payload, Reseed, SetTime};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -282,6 +282,31 @@ impl GuestChannel {
             // It was faster than its answer.
             Err(ChannelError::Gone) => Ok(()),
             result => result,
+        }
+    }
+
+    /// Opens the guest's network device and returns its packets, each behind its length in two
+    /// bytes, little-endian, both ways. A stream that was opened before ends.
+    ///
+    /// # Errors
+    /// The channel's end, [`ChannelError::Failed`], [`ChannelError::Busy`].
+    pub async fn open_net(&self, setup: &NetOpen) -> Result<DoorStream, ChannelError> {
+        let shared = &self.owner.shared;
+        let mut stream = shared.open(Purpose::Net, Kind::NetOpen, setup.to_payload()).await?;
+        let frame = stream.expect().await?;
+        match frame.kind {
+            Kind::Started => {
+                let (near, far) = DoorStream::pair();
+                tokio::spawn(door::carry(stream, far));
+                Ok(near)
+            }
+            Kind::Failed => {
+                let failure: Failure = mux::decode(&frame)?;
+                Err(ChannelError::Failed {
+                    message: error::printable(&failure.message),
+                })
+            }
+            _ => Err(self.misbehaved("a request has another's answer")),
         }
     }
 

@@ -29,8 +29,9 @@ use crate::{
 const MAX_KERNEL_BYTES: u64 = 256 * 1024 * 1024;
 /// The description beside a stored kernel.
 const MANIFEST: &str = "kernel.json";
-/// Version of that description; another version is as good as no kernel.
-const MANIFEST_VERSION: u32 = 1;
+/// Version of that description; another version is as good as no kernel. It moves with the modules
+/// that are kept: 2 has `tun`.
+const MANIFEST_VERSION: u32 = 2;
 
 /// A kernel on disk, ready to boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -238,7 +239,8 @@ fn entry_name(release: &str, hash: &str) -> String {
         })
         .take(96)
         .collect();
-    format!("linux-{release}-{}", &hash[..12])
+    // Other modules are another entry: one that stands is never changed.
+    format!("linux-{release}-{}-{MANIFEST_VERSION}", &hash[..12])
 }
 
 fn read_manifest(entry: &Path) -> Option<Manifest> {

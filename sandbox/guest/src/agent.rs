@@ -9,6 +9,7 @@ mod exec;
 mod failure;
 mod files;
 mod host;
+mod net;
 mod outbox;
 mod port;
 mod reaper;

@@ -17,7 +17,7 @@ pub use codec::{Decoder, Encoder, WireError};
 pub use frame::{Frame, FrameDecoder, Kind, contains_magic};
 pub use message::{
     Credit, Entry, Exec, Exit, Failure, FailureCode, FileEnd, FileKind, FileWrite, Hello, Info,
-    MakeDir, PathOnly, Payload, Ready, Remove, Reseed, Resize, SetTime, Signal, Stat,
+    MakeDir, NetOpen, PathOnly, Payload, Ready, Remove, Reseed, Resize, SetTime, Signal, Stat,
 };
 
 /// Version of this protocol; both sides must have the same.

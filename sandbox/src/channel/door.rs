@@ -18,7 +18,7 @@ use super::mux::{Sender, Stream};
 /// Bytes that a connection buffers in each direction on this side, beside its window.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// A connection that a program in the guest opened to its node.
+/// A connection that a program in the guest opened to its node, or the packets of its network.
 ///
 /// Shutting it down ends our direction; the guest may go on sending. Dropping it ends both.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ pub(super) async fn accept(mut streams: mpsc::Receiver<Stream>, doors: mpsc::Sen
     }
 }
 
-async fn carry(mut stream: Stream, far: DuplexStream) {
+pub(super) async fn carry(mut stream: Stream, far: DuplexStream) {
     let sender = stream.sender();
     let (mut from_node, mut to_node) = tokio::io::split(far);
     let node_ended = CancellationToken::new();

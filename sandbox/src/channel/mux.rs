@@ -48,6 +48,7 @@ pub(super) enum Purpose {
     Write,
     Ask,
     Door,
+    Net,
 }
 
 impl Purpose {
@@ -64,6 +65,7 @@ impl Purpose {
             Self::Write => kind == Kind::Done,
             Self::Ask => matches!(kind, Kind::FileMeta | Kind::InfoReply | Kind::Done),
             Self::Door => matches!(kind, Kind::StreamData | Kind::StreamEof),
+            Self::Net => matches!(kind, Kind::Started | Kind::StreamData | Kind::StreamEof),
         }
     }
 

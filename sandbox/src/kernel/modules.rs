@@ -20,6 +20,7 @@ const WANTED: &[(&str, bool)] = &[
     ("overlay", false),
     ("erofs", false),
     ("ext4", false),
+    ("tun", false),
 ];
 /// Most files looked at in a module tree.
 const MAX_FILES: usize = 50_000;

@@ -10,7 +10,9 @@ use std::{
 
 use rhizome_guest::wire::{Failure, FailureCode, Frame, Kind, Payload, Signal};
 
-use super::{Agent, exec, failure, files, host, lock, outbox::Outbox, spawn, stream::Stream};
+use super::{
+    Agent, exec, failure, files, host, lock, net, outbox::Outbox, spawn, stream::Stream,
+};
 
 /// Programs that may run for the host at once.
 const MAX_EXECS: usize = 64;
@@ -18,6 +20,8 @@ const MAX_EXECS: usize = 64;
 const MAX_FILES: usize = 32;
 /// Connections to the door that may be open at once.
 const MAX_DOORS: usize = 32;
+/// Streams of packets: the one there is, and the one that takes its place.
+const MAX_NETS: usize = 2;
 
 /// The open streams, by number.
 type Streams = BTreeMap<u32, (Family, Arc<Stream>)>;
@@ -38,6 +42,7 @@ enum Family {
     Exec,
     Files,
     Door,
+    Net,
 }
 
 impl Family {
@@ -46,6 +51,7 @@ impl Family {
             Self::Exec => MAX_EXECS,
             Self::Files => MAX_FILES,
             Self::Door => MAX_DOORS,
+            Self::Net => MAX_NETS,
         }
     }
 }
@@ -136,6 +142,12 @@ impl Session {
                 let agent = Arc::clone(agent);
                 self.run(Family::Exec, frame, move |stream, frame| {
                     exec::run(&agent, stream, frame);
+                });
+            }
+            Kind::NetOpen => {
+                let how = agent.on_shutdown;
+                self.run(Family::Net, frame, move |stream, frame| {
+                    net::run(how, stream, frame);
                 });
             }
             Kind::FileStat

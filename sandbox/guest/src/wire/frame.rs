@@ -97,6 +97,10 @@ kinds! {
     StreamEof = 0x42,
     /// The end of a stream in both directions; also ends an exec or a transfer early.
     StreamReset = 0x43,
+
+    /// Opens the guest's network device: [`super::NetOpen`]; answered with `Started`, then packets
+    /// in `StreamData` both ways, each behind its length (`u16`).
+    NetOpen = 0x50,
 }
 
 impl Kind {

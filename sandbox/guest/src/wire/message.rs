@@ -5,10 +5,12 @@ use super::{Decoder, Encoder, MAGIC, WireError};
 mod exec;
 mod files;
 mod guest;
+mod net;
 
 pub use exec::{Exec, Exit, Resize, Signal};
 pub use files::{Entry, FileEnd, FileKind, FileWrite, MakeDir, PathOnly, Remove, Stat};
 pub use guest::{Info, Reseed, SetTime};
+pub use net::NetOpen;
 
 /// Longest path, in bytes.
 const MAX_PATH: usize = 4096;

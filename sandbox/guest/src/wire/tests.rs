@@ -154,6 +154,13 @@ fn every_message_survives_its_encoding_and_no_cut_does() {
     });
     round_trip(&SetTime { unix_ns: 3 });
     round_trip(&Reseed { seed: [4; 32] });
+    round_trip(&NetOpen {
+        address: [10, 107, 0, 2],
+        prefix: 24,
+        gateway: [10, 107, 0, 1],
+        mtu: 16_384,
+        authority: "-----BEGIN".into(),
+    });
     let info = Info {
         kernel: "6.1".to_owned(),
         cpus: 1,
