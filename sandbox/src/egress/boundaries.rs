@@ -197,12 +197,7 @@ impl Boundaries {
     /// # Errors
     /// [`EgressError::Guest`]; the guest then has no network at all.
     pub async fn attach(&self, id: &SandboxId, channel: &GuestChannel) -> Result<(), EgressError> {
-        let authority = lock(&self.inner.entries).get(id).and_then(|entry| {
-            entry
-                .authority
-                .as_ref()
-                .map(|authority| authority.certificate_pem())
-        });
+        let authority = self.authority_pem(id);
         let setup = NetOpen {
             address: GUEST.octets(),
             prefix: PREFIX,
@@ -276,6 +271,14 @@ impl Boundaries {
             .get(id)
             .map(|entry| entry.boundary.usage())
             .unwrap_or_default()
+    }
+
+    /// Returns the certificate that the sandbox's guest is to trust, as PEM, if it has secrets.
+    #[must_use]
+    pub fn authority_pem(&self, id: &SandboxId) -> Option<String> {
+        let entries = lock(&self.inner.entries);
+        let authority = entries.get(id)?.authority.as_ref()?;
+        Some(authority.certificate_pem())
     }
 
     /// Returns the environment that programs of a sandbox need to use its secrets.

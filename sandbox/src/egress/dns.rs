@@ -154,14 +154,14 @@ impl Asked {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use proptest::prelude::*;
     use simple_dns::Name;
 
     use super::*;
 
     /// Returns a question as a guest's resolver asks it.
-    pub(in super::super) fn question(name: &str, kind: TYPE) -> Vec<u8> {
+    fn question(name: &str, kind: TYPE) -> Vec<u8> {
         let mut packet = Packet::new_query(7);
         packet.set_flags(PacketFlag::RECURSION_DESIRED);
         let name = Name::new_unchecked(name);
@@ -175,7 +175,7 @@ pub(super) mod tests {
     }
 
     /// Returns the code and the addresses of an answer.
-    pub(in super::super) fn answered(bytes: &[u8]) -> (RCODE, Vec<Ipv4Addr>) {
+    fn answered(bytes: &[u8]) -> (RCODE, Vec<Ipv4Addr>) {
         let packet = Packet::parse(bytes).unwrap();
         let address = |record: &ResourceRecord<'_>| match &record.rdata {
             RData::A(a) => Some(Ipv4Addr::from_bits(a.address)),

@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -207,12 +207,6 @@ pub(super) mod tests {
     fn records(message: &[u8], size: usize) -> Vec<u8> {
         let record = |piece| [vec![22, 3, 1], block16(piece)].concat();
         message.chunks(size).flat_map(record).collect()
-    }
-
-    /// A greeting as a client makes it.
-    pub(in super::super) fn hello(host: &str) -> Vec<u8> {
-        let extensions = [extension(10, &[0, 2, 0, 29]), sni(host.as_bytes())].concat();
-        records(&message(&extensions), 4096)
     }
 
     #[test]

@@ -195,7 +195,7 @@ mod tests {
             ("-a.example", NameError::Character),
             ("[::1]", NameError::Character),
             (&long, NameError::TooLong),
-            (&"a.".repeat(127), NameError::TooLong),
+            (&"a.".repeat(128), NameError::TooLong),
         ] {
             assert_eq!(text.parse::<DomainName>(), Err(error), "{text}");
         }

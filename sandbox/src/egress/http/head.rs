@@ -184,14 +184,12 @@ impl<'a> Iterator for Lines<'a> {
 
 /// Tells early what will never be a request.
 fn check_beginning(bytes: &[u8]) -> Result<(), HeadError> {
-    let word = bytes
-        .iter()
-        .take_while(|byte| byte.is_ascii_uppercase())
-        .count();
+    let is_in_method = |byte: &&u8| byte.is_ascii_uppercase() || **byte == b'-';
+    let word = bytes.iter().take_while(is_in_method).count();
     match bytes.get(word) {
         _ if word > 16 => Err(HeadError::NotHttp),
         None => Ok(()),
-        Some(b' ' | b'-') if word > 0 => Ok(()),
+        Some(b' ') if word > 0 => Ok(()),
         Some(_) => Err(HeadError::NotHttp),
     }
 }
