@@ -215,7 +215,7 @@ async fn explain(
     ended: Ended,
 ) -> Result<(), Ended> {
     let (status, text) = match &ended {
-        Ended::Denied(_, denied) => ("403 Denied By Sandbox Policy", format!("denied: {denied}")),
+        Ended::Denied(_, denied) => ("403 Denied By Sandbox Policy", denied.to_string()),
         Ended::Broken => ("502 Bad Gateway", "the server cannot be reached".to_owned()),
     };
     if let Ended::Denied(attempt, denied) = ended {

@@ -176,11 +176,12 @@ pub struct Denied {
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} is denied by {}; {}",
-            self.destination, self.rule, self.how_to_ask
-        )
+        let Self {
+            rule,
+            destination,
+            how_to_ask,
+        } = self;
+        write!(f, "{destination} is not allowed ({rule}); {how_to_ask}")
     }
 }
 
