@@ -21,6 +21,7 @@ const WANTED: &[(&str, bool)] = &[
     ("erofs", false),
     ("ext4", false),
     ("tun", false),
+    ("fuse", false),
 ];
 /// Most files looked at in a module tree.
 const MAX_FILES: usize = 50_000;
