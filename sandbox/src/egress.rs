@@ -29,6 +29,7 @@ mod resolved;
 mod rule;
 mod secrets;
 mod stack;
+mod store;
 
 use std::net::Ipv4Addr;
 
@@ -40,6 +41,7 @@ pub use outside::{HostNetwork, LookupError, Outside};
 pub use policy::{Carry, Decision, Denied, MAX_RULES, Otherwise, Policy, PolicyError, Request};
 pub use rule::{Rule, RuleError};
 pub use secrets::{Authority, AuthorityError, Secret, SecretError, SecretParts};
+pub use store::{SecretStore, SecretStoreError};
 
 /// The node's end of the guest's network: its resolver, and the way to everything else.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 107, 0, 1);
