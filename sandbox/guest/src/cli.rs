@@ -10,6 +10,7 @@ mod door;
 mod help;
 mod http;
 mod memory;
+mod net;
 mod print;
 mod runtime;
 
@@ -78,7 +79,7 @@ fn run(out: &mut Out<impl Write>, words: Vec<OsString>) -> Result<(), CliError> 
         .into_iter();
     let first = words.next();
     let second = match first.as_deref() {
-        Some("memory" | "context" | "help") => words.next(),
+        Some("memory" | "context" | "net" | "help") => words.next(),
         _ => None,
     };
     let rest = |spec| Args::parse(spec, words);
@@ -94,6 +95,8 @@ fn run(out: &mut Out<impl Write>, words: Vec<OsString>) -> Result<(), CliError> 
         (Some("context"), None | Some("-h" | "--help" | "help")) => {
             Err(CliError::Help(help::CONTEXT))
         }
+        (Some("net"), Some("denials")) => net::denials(out, &rest(help::DENIALS)?),
+        (Some("net"), None | Some("-h" | "--help" | "help")) => Err(CliError::Help(help::NET)),
         (Some("runtime"), _) => runtime::show(out, &rest(help::RUNTIME)?),
         (Some("self"), _) => memory::who_am_i(out, &rest(help::SELF)?),
         (Some("-V" | "--version"), _) => Ok(writeln!(

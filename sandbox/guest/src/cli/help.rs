@@ -13,6 +13,7 @@ Commands:
   memory watch        See findings as they arrive
   context checkpoint  Save the working context of a task
   context resume      Show the working context of a task
+  net denials         Show what could not be reached, and how to ask for it
   runtime             Show what this sandbox is made of
   self                Show which agent, node and sandbox this is
 
@@ -41,6 +42,27 @@ Usage: rhizome context <checkpoint|resume> [options]
 
 `rhizome context <verb> --help` says more.
 ";
+
+pub(crate) const NET: &str = "\
+Show what this sandbox may reach
+
+Usage: rhizome net denials [options]
+
+`rhizome net denials --help` says more.
+";
+
+pub(crate) const DENIALS: Spec = Spec {
+    help: "\
+Show what this sandbox tried to reach and may not: the rule, and how to ask for it
+
+Usage: rhizome net denials [--json]
+
+The owner of the sandbox can allow more while it runs.
+",
+    values: &[],
+    flags: &["json"],
+    words: false,
+};
 
 pub(crate) const PUBLISH: Spec = Spec {
     help: "\
