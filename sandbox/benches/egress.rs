@@ -54,7 +54,10 @@ async fn measure() {
     println!("{:<28} {:>14} {:>14}", "", "loopback", "gateway");
     let direct = round_trip(TcpStream::connect(("127.0.0.1", echoing)).await.unwrap()).await;
     let guest = round_trip(guarded.client.connect("10.0.0.5:7").await.unwrap()).await;
-    println!("{:<28} {direct:>14.1?} {guest:>14.1?}", "round trip, 1 byte, median");
+    println!(
+        "{:<28} {direct:>14.1?} {guest:>14.1?}",
+        "round trip, 1 byte, median"
+    );
     let mut direct = Duration::MAX;
     let mut guest = Duration::MAX;
     for _ in 0..100 {
@@ -65,20 +68,35 @@ async fn measure() {
         drop(guarded.client.connect("10.0.0.5:7").await.unwrap());
         guest = guest.min(begun.elapsed());
     }
-    println!("{:<28} {direct:>14.1?} {guest:>14.1?}", "connection, best of 100");
-    for (what, port, here) in [("out of the guest", 9, sinking), ("into the guest", 19, pouring)] {
+    println!(
+        "{:<28} {direct:>14.1?} {guest:>14.1?}",
+        "connection, best of 100"
+    );
+    for (what, port, here) in [
+        ("out of the guest", 9, sinking),
+        ("into the guest", 19, pouring),
+    ] {
         let (mut direct, mut guest) = (f64::MAX, f64::MAX);
         for _ in 0..RUNS {
             let stream = TcpStream::connect(("127.0.0.1", here)).await.unwrap();
             direct = direct.min(transfer(stream, port).await);
-            let stream = guarded.client.connect(format!("10.0.0.5:{port}")).await.unwrap();
+            let stream = guarded
+                .client
+                .connect(format!("10.0.0.5:{port}"))
+                .await
+                .unwrap();
             guest = guest.min(transfer(stream, port).await);
         }
         let rate = |seconds: f64| format!("{:.0} MiB/s", (MUCH >> 20) as f64 / seconds);
         println!("{what:<28} {:>14} {:>14}", rate(direct), rate(guest));
     }
     let usage = guarded.boundaries.usage(&guarded.id);
-    println!("{} MiB out, {} MiB in, {} connections", usage.sent_bytes >> 20, usage.received_bytes >> 20, usage.connections);
+    println!(
+        "{} MiB out, {} MiB in, {} connections",
+        usage.sent_bytes >> 20,
+        usage.received_bytes >> 20,
+        usage.connections
+    );
 }
 
 async fn round_trip(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> Duration {

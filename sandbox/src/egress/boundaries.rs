@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock},
+    time::Duration,
 };
 
 use rhizome_guest::wire::NetOpen;
@@ -14,6 +15,7 @@ use rustls::RootCertStore;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::mpsc,
+    time::timeout,
 };
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +36,8 @@ use crate::{
 
 /// Denials that wait for the node; more are lost to it, and stay in their sandbox's own list.
 const EVENT_QUEUE: usize = 1024;
+/// Time a guest has to open its device; under emulation on a busy host everything is slow.
+const OPEN_LIMIT: Duration = Duration::from_secs(30);
 /// The key of a sandbox's authority, in the sandbox's directory.
 const AUTHORITY: &str = "authority.pem";
 /// Largest file that is read as one, in bytes.
@@ -205,7 +209,9 @@ impl Boundaries {
             mtu: MTU,
             authority: authority.unwrap_or_default(),
         };
-        let stream = channel.open_net(&setup).await?;
+        // An agent of an older release does not answer at all.
+        let opened = timeout(OPEN_LIMIT, channel.open_net(&setup)).await;
+        let stream = opened.map_err(|_| ChannelError::Unresponsive { after: OPEN_LIMIT })??;
         self.carry(id, stream);
         Ok(())
     }

@@ -178,6 +178,11 @@ impl Boundary {
         }
     }
 
+    /// Remembers for longer that `name` led to `address`, if it did.
+    pub(super) fn keep_known(&self, name: &DomainName, address: Ipv4Addr) {
+        lock(&self.resolved).keep(Instant::now(), name, address);
+    }
+
     fn names(&self, address: Ipv4Addr) -> Vec<DomainName> {
         lock(&self.resolved).names(Instant::now(), address)
     }

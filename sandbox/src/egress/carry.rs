@@ -43,6 +43,8 @@ const IDLE_LIMIT: Duration = Duration::from_secs(30 * 60);
 const COPY_BYTES: usize = 32 * 1024;
 /// First byte of a TLS connection.
 const TLS_HANDSHAKE: u8 = 22;
+/// A fatal alert, "access denied" (RFC 8446, section 6): programs have a message for it.
+const ACCESS_DENIED: [u8; 7] = [21, 3, 3, 0, 2, 2, 49];
 
 /// Why a connection was ended by us.
 #[derive(Debug)]
@@ -120,9 +122,14 @@ async fn by_name(boundary: &Boundary, handle: &mut Handle, to: SocketAddrV4) -> 
     })?;
     match greeting {
         Greeting::Nothing => Ok(()),
-        Greeting::Tls(Err(error)) => Err(unnamed(Attempt::Tls, to, &error)),
+        Greeting::Tls(Err(error)) => {
+            let ended = unnamed(Attempt::Tls, to, &error);
+            alert(&mut handle.pipe, boundary, ended).await
+        }
         Greeting::Tls(Ok(name)) => {
-            allow(boundary, Attempt::Tls, to, &name)?;
+            if let Err(ended) = allow(boundary, Attempt::Tls, to, &name) {
+                return alert(&mut handle.pipe, boundary, ended).await;
+            }
             if boundary.secrets().are_for(&name) {
                 return sealed::carry(boundary, &mut handle.pipe, to, &name, heard).await;
             }
@@ -208,6 +215,20 @@ fn allow(
     }
 }
 
+/// Tells a guest's tool in TLS that it gets no further, and notes it.
+async fn alert(
+    pipe: &mut (impl AsyncWrite + Unpin),
+    boundary: &Boundary,
+    ended: Ended,
+) -> Result<(), Ended> {
+    if let Ended::Denied(attempt, denied) = ended {
+        boundary.deny(attempt, denied);
+    }
+    pipe.write_all(&ACCESS_DENIED).await?;
+    pipe.shutdown().await?;
+    Ok(())
+}
+
 /// Tells a guest's tool in HTTP why it gets no further, and notes it.
 async fn explain(
     pipe: &mut (impl AsyncWrite + Unpin),
@@ -244,6 +265,17 @@ async fn revoked(
 ) -> Ended {
     let (mut policy, mut secrets) = (boundary.policy_changes(), boundary.secrets_changes());
     loop {
+        let decision = match name {
+            Some(name) => {
+                // As long as it lives it is known where its name led.
+                boundary.keep_known(name, *to.ip());
+                boundary.named(to, name)
+            }
+            None => boundary.connect(to),
+        };
+        if let Decision::Denied(denied) = decision {
+            return Ended::Denied(Attempt::Tcp, denied);
+        }
         tokio::select! {
             changed = policy.changed() => if changed.is_err() {
                 return Ended::Broken;
@@ -256,13 +288,6 @@ async fn revoked(
                     return Ended::Broken;
                 }
             }
-        }
-        let decision = match name {
-            Some(name) => boundary.named(to, name),
-            None => boundary.connect(to),
-        };
-        if let Decision::Denied(denied) = decision {
-            return Ended::Denied(Attempt::Tcp, denied);
         }
     }
 }

@@ -22,12 +22,7 @@ pub(super) struct Resolved {
 impl Resolved {
     /// Remembers that `name` led to `address`.
     pub(super) fn add(&mut self, now: Instant, name: &DomainName, address: Ipv4Addr) {
-        let known = self
-            .by_address
-            .get_mut(&address)
-            .and_then(|names| names.get_mut(name));
-        if let Some(seen) = known {
-            *seen = now;
+        if self.keep(now, name, address) {
             return;
         }
         if self.pairs >= MAX_PAIRS {
@@ -38,6 +33,16 @@ impl Resolved {
             .or_default()
             .insert(name.clone(), now);
         self.pairs += 1;
+    }
+
+    /// Remembers for longer what is known. Returns whether it is.
+    pub(super) fn keep(&mut self, now: Instant, name: &DomainName, address: Ipv4Addr) -> bool {
+        let names = self.by_address.get_mut(&address);
+        let Some(seen) = names.and_then(|names| names.get_mut(name)) else {
+            return false;
+        };
+        *seen = now;
+        true
     }
 
     /// Forgets what is too old, or else the older half.
