@@ -191,14 +191,63 @@ async fn garbage_on_the_join_protocol_harms_nobody() {
         send.write_all(bytes).await.unwrap();
         assert_eq!(close_code(&connection).await, 3, "{bytes:02x?}");
     }
-    // Whoever only connects and stays silent takes a slot for ten seconds, not the service.
-    let silent = stranger
-        .connect(addr_of(&a), b"/rhizome/join/1")
-        .await
-        .unwrap();
     let b = Node::start("b").await;
     b.join(&a.invite(&[space], 1, 60_000)).await;
+    stranger.close().await;
+    stop_all([a, b]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_strangers_take_no_place_from_an_honest_joiner() {
+    let a = Node::start("a").await;
+    let space = a.found();
+    let b = Node::start("b").await;
+    let invite = parse(&a.invite(&[space], 1, 60_000));
+    let stranger = raw_endpoint(&NodeKey::generate()).await;
+    let mut silent = Vec::new();
+    for n in 0..64 {
+        let connection = stranger
+            .connect(addr_of(&a), b"/rhizome/join/1")
+            .await
+            .unwrap();
+        // Half of them begin a request and never end it.
+        if n % 2 == 0 {
+            let (mut send, recv) = connection.open_bi().await.unwrap();
+            send.write_all(b"\x00\x00\x10\x00\x00").await.unwrap();
+            silent.push((connection, Some((send, recv))));
+        } else {
+            silent.push((connection, None));
+        }
+    }
+    let joined = b.mesh.join(&invite, "b").await.unwrap();
+    assert_eq!(joined.spaces, [space]);
     drop(silent);
     stranger.close().await;
     stop_all([a, b]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_without_proof_is_refused_and_takes_no_place() {
+    let a = Node::start("a").await;
+    let space = a.found();
+    let mut unknown = parse(&a.invite(&[space], 1, 60_000));
+    let good = parse(&a.invite(&[space], 1, 60_000));
+    unknown.seed[3] ^= 1;
+    let nodes = futures::future::join_all(
+        (0..3).map(|n| async move { Node::start(&format!("n{n}")).await }),
+    )
+    .await;
+    for node in &nodes {
+        assert!(matches!(
+            node.mesh.join(&unknown, "n").await.unwrap_err(),
+            JoinError::Refused(Refusal::Unknown)
+        ));
+    }
+    nodes[0].mesh.join(&good, "n").await.unwrap();
+    let late = nodes[1].mesh.join(&good, "n").await.unwrap_err();
+    assert!(
+        matches!(late, JoinError::Refused(Refusal::Spent)),
+        "{late:?}"
+    );
+    stop_all(nodes.into_iter().chain([a])).await;
 }

@@ -7,6 +7,7 @@
 
 mod inviter;
 mod joiner;
+mod lobby;
 mod records;
 mod wire;
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use iroh::{
-    endpoint::{Connection, RecvStream, SendStream},
+    endpoint::{Connection, SendStream},
     protocol::{AcceptError, ProtocolHandler},
 };
 use rhizome_identity::{
@@ -25,11 +25,13 @@ use crate::net::{
 };
 
 use super::{
+    lobby::Lobby,
     records,
     wire::{self, BINDING_LABEL, MAX_NAME, MAX_REQUEST, Refused, Request, VERSION, kind},
 };
 
-/// Joins served at the same time; more are refused as busy.
+/// Joins served at the same time; more are refused as busy. A place is taken only by whoever has
+/// proved to hold an invite that can be redeemed; strangers wait in the [`Lobby`].
 const MAX_JOINS: usize = 16;
 /// How long one join may take, the joiner's share included.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,6 +46,7 @@ struct Inner {
     key: NodeKey,
     replica: Replica,
     book: Book,
+    lobby: Lobby,
     slots: Semaphore,
     /// Held from the check of an invite to the durable grant that spends it.
     redeem: Mutex<()>,
@@ -72,6 +75,7 @@ impl JoinProtocol {
                 key,
                 replica,
                 book,
+                lobby: Lobby::default(),
                 slots: Semaphore::new(MAX_JOINS),
                 redeem: Mutex::new(()),
             }),
@@ -79,29 +83,10 @@ impl JoinProtocol {
     }
 
     async fn serve(&self, connection: Connection, joiner: NodeId) {
-        let busy = self.inner.slots.try_acquire();
-        let conversation = async {
-            let (mut send, mut recv) = connection.accept_bi().await.map_err(JoinFault::lost)?;
-            let answer = match &busy {
-                Ok(_slot) => self.hear(&connection, joiner, &mut recv).await?,
-                Err(_) => Err(Refusal::Busy),
-            };
-            match answer {
-                Ok(()) => self.welcome(&mut send).await?,
-                Err(refusal) => {
-                    debug!(%refusal, "join refused");
-                    let refused = minicbor::to_vec(Refused::from(refusal))
-                        .expect("encoding into memory cannot fail");
-                    frame::write(&mut send, kind::REFUSED, &refused.into()).await?;
-                }
-            }
-            // The joiner closes when it has read everything; closing first could cut it off.
-            let _ = send.finish();
-            connection.closed().await;
-            Ok::<(), JoinFault>(())
-        };
+        let conversation = self.converse(&connection, joiner);
         match tokio::time::timeout(JOIN_TIMEOUT, conversation).await {
             Ok(Ok(())) => {}
+            Ok(Err(JoinFault::Crowded)) => Close::Busy.apply(&connection),
             Ok(Err(fault)) => {
                 debug!(error = &fault as &dyn std::error::Error, "join broke off");
                 Close::Misbehaved.apply(&connection);
@@ -110,14 +95,48 @@ impl JoinProtocol {
         }
     }
 
-    /// Reads the request and decides it; `Ok(Ok(()))` means the grant is durable.
+    async fn converse(&self, connection: &Connection, joiner: NodeId) -> Result<(), JoinFault> {
+        let seat = self.inner.lobby.enter();
+        let heard = seat
+            .taken
+            .run_until_cancelled(self.hear(connection, joiner));
+        let (mut send, claim) = heard.await.ok_or(JoinFault::Crowded)??;
+        let slot = claim.and_then(|claim| match self.inner.slots.try_acquire() {
+            Ok(slot) => Ok((claim, slot)),
+            Err(_) => Err(Refusal::Busy),
+        });
+        let refusal = match slot {
+            Err(refusal) => refusal,
+            Ok((claim, _slot)) => {
+                // From here on this is no stranger, and a crowd of them can't end it.
+                drop(seat);
+                match self.redeem(joiner, claim).await {
+                    Err(refusal) => {
+                        refuse(&mut send, refusal).await?;
+                    }
+                    Ok(()) => self.welcome(&mut send).await?,
+                }
+                finish(connection, send).await;
+                return Ok(());
+            }
+        };
+        let refused = async {
+            refuse(&mut send, refusal).await?;
+            finish(connection, send).await;
+            Ok(())
+        };
+        let refused = seat.taken.run_until_cancelled(refused);
+        refused.await.unwrap_or(Err(JoinFault::Crowded))
+    }
+
+    /// Reads the request and checks, from memory alone, that there is something to decide.
     async fn hear(
         &self,
         connection: &Connection,
         joiner: NodeId,
-        recv: &mut RecvStream,
-    ) -> Result<Result<(), Refusal>, JoinFault> {
-        let first = frame::read(recv, MAX_REQUEST).await?;
+    ) -> Result<(SendStream, Result<Claim, Refusal>), JoinFault> {
+        let (send, mut recv) = connection.accept_bi().await.map_err(JoinFault::lost)?;
+        let first = frame::read(&mut recv, MAX_REQUEST).await?;
         let request: Request = match first.kind {
             kind::REQUEST => minicbor::decode(&first.payload).map_err(|_| JoinFault::Request)?,
             _ => return Err(JoinFault::Request),
@@ -129,27 +148,28 @@ impl JoinProtocol {
         connection
             .export_keying_material(&mut binding, BINDING_LABEL, request.invite.as_bytes())
             .map_err(|_| JoinFault::Request)?;
+        let vouched = self.inner.vouch(joiner, &request, &binding);
+        Ok((send, vouched.map(|()| Claim(request))))
+    }
+
+    /// Decides a claim; `Ok` means that the grant is durable.
+    async fn redeem(&self, joiner: NodeId, Claim(request): Claim) -> Result<(), Refusal> {
         let info = Bytes::from(request.node_info.clone());
         // Decided on a task of its own: a joiner that hangs up can't stop a grant half way.
         let this = self.clone();
-        let decided = tokio::spawn(async move { this.decide(joiner, request, binding).await });
-        let answer = decided.await.unwrap_or(Err(Refusal::Failed));
-        if answer.is_ok() && !info.is_empty() {
+        let decided = tokio::spawn(async move { this.decide(joiner, request).await });
+        decided.await.unwrap_or(Err(Refusal::Failed))?;
+        if !info.is_empty() {
             self.inner.book.learn(None, vec![info]).await;
         }
-        Ok(answer)
+        Ok(())
     }
 
-    async fn decide(
-        self,
-        joiner: NodeId,
-        request: Request,
-        binding: [u8; 32],
-    ) -> Result<(), Refusal> {
+    async fn decide(self, joiner: NodeId, request: Request) -> Result<(), Refusal> {
         let inner = Arc::clone(&self.inner);
         let _redeem = inner.redeem.lock().await;
         let this = Arc::clone(&self.inner);
-        tokio::task::spawn_blocking(move || this.redeem(joiner, &request, &binding))
+        tokio::task::spawn_blocking(move || this.redeem(joiner, &request))
             .await
             .unwrap_or(Err(Refusal::Failed))
     }
@@ -171,12 +191,17 @@ impl JoinProtocol {
 }
 
 impl Inner {
-    /// Checks the invite and records the grant; blocks until it is durable.
-    fn redeem(&self, joiner: NodeId, request: &Request, binding: &[u8; 32]) -> Result<(), Refusal> {
+    /// Says whether `joiner` proves to hold an invite that is worth a place; cheap, and decides
+    /// nothing.
+    fn vouch(&self, joiner: NodeId, request: &Request, binding: &[u8; 32]) -> Result<(), Refusal> {
         let authority = self.replica.authority();
         if authority.mesh() != Some(request.mesh) {
             return Err(Refusal::WrongMesh);
         }
+        // Looked up first, so that only a known invite costs the check of a signature.
+        let Some(invite) = authority.invite(&request.invite) else {
+            return Err(Refusal::Unknown);
+        };
         let me = self.key.id();
         let message = wire::proof_message(&request.mesh, &request.invite, &joiner, &me, binding);
         let proof: [u8; 64] = request
@@ -184,19 +209,26 @@ impl Inner {
             .as_slice()
             .try_into()
             .map_err(|_| Refusal::Unknown)?;
-        if PublicKey::from(request.invite)
+        PublicKey::from(invite.id)
             .verify(&message, &proof)
-            .is_err()
-        {
-            return Err(Refusal::Unknown);
+            .map_err(|_| Refusal::Unknown)?;
+        // A member may be asking again for what was lost on the way.
+        if !authority.is_member(&joiner) {
+            check_redeem(&authority, &invite.id, now_ms()).map_err(refusal)?;
         }
+        Ok(())
+    }
+
+    /// Records the grant of a claim that was vouched for; blocks until it is durable.
+    fn redeem(&self, joiner: NodeId, request: &Request) -> Result<(), Refusal> {
+        let authority = self.replica.authority();
         if self.granted(&authority, &joiner, &request.invite) {
             debug!("answering a repeated join");
             return Ok(());
         }
         let now = now_ms();
         let invite = check_redeem(&authority, &request.invite, now).map_err(refusal)?;
-        if invite.issuer != me {
+        if invite.issuer != self.key.id() {
             return Err(Refusal::NotIssuer);
         }
         if invite.approve {
@@ -245,6 +277,22 @@ impl Inner {
     }
 }
 
+/// A request whose proof of the invite key was checked on this very connection.
+struct Claim(Request);
+
+async fn refuse(send: &mut SendStream, refusal: Refusal) -> Result<(), FrameError> {
+    debug!(%refusal, "join refused");
+    let refused =
+        minicbor::to_vec(Refused::from(refusal)).expect("encoding into memory cannot fail");
+    frame::write(send, kind::REFUSED, &refused.into()).await
+}
+
+/// Waits for the joiner to close: closing first could cut off what it still reads.
+async fn finish(connection: &Connection, mut send: SendStream) {
+    let _ = send.finish();
+    connection.closed().await;
+}
+
 fn refusal(error: RedeemError) -> Refusal {
     match error {
         RedeemError::Expired { .. } => Refusal::Expired,
@@ -260,6 +308,8 @@ enum JoinFault {
     Request,
     #[error("the stream failed")]
     Frame(#[from] FrameError),
+    #[error("too many strangers are waiting")]
+    Crowded,
     #[error("the joiner is gone")]
     Lost(#[source] iroh::endpoint::ConnectionError),
 }
