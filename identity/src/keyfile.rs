@@ -157,16 +157,33 @@ fn write(draft: &Path, kind: KeyKind, key: &SecretKey) -> io::Result<()> {
         .create_new(true)
         .mode(0o600)
         .open(draft)?;
+    file.write_all(spell(kind, key).as_bytes())?;
+    file.sync_all()
+}
+
+/// Returns the text of a key file.
+pub(crate) fn spell(kind: KeyKind, key: &SecretKey) -> Zeroizing<String> {
     let seed = key.seed();
     let digits = Zeroizing::new(Hash::from_bytes(*seed).to_string());
-    let text = Zeroizing::new(format!(
+    Zeroizing::new(format!(
         "{}\n{}\n{}\n",
         kind.header(),
         *digits,
         checksum(kind, &seed)
-    ));
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
+    ))
+}
+
+/// Reads what [`spell`] returns, and nothing else; the header is checked by the caller as well,
+/// for the sake of its error.
+pub(crate) fn parse(text: &[u8], kind: KeyKind) -> Option<SecretKey> {
+    let rest = text.strip_prefix(kind.header().as_bytes())?;
+    let rest = std::str::from_utf8(rest.strip_prefix(b"\n")?).ok()?;
+    let (digits, sum) = rest.split_once('\n')?;
+    let seed: Hash = digits.parse().ok()?;
+    // One key has one spelling.
+    let spelled = digits.bytes().all(|c| !c.is_ascii_uppercase());
+    let right = sum.strip_suffix('\n') == Some(checksum(kind, seed.as_bytes()).as_str());
+    (spelled && right).then(|| SecretKey::from_seed(*seed.as_bytes()))
 }
 
 /// A digit that changed on disk would make another key, and with it another node.
@@ -200,23 +217,16 @@ pub fn load(path: &Path, kind: KeyKind) -> Result<SecretKey, KeyFileError> {
     }
     let mut text = Zeroizing::new(Vec::with_capacity(256));
     file.take(MAX_BYTES).read_to_end(&mut text).map_err(at)?;
-    let rest = text
-        .strip_prefix(kind.header().as_bytes())
-        .and_then(|rest| rest.strip_prefix(b"\n"));
-    let rest = rest.ok_or_else(|| KeyFileError::WrongKind {
-        path: path.to_owned(),
-        expected: kind,
-    })?;
-    let damaged = || KeyFileError::Damaged {
-        path: path.to_owned(),
-    };
-    let digits = std::str::from_utf8(rest).map_err(|_| damaged())?;
-    let (digits, sum) = digits.split_once('\n').ok_or_else(damaged)?;
-    let seed: Hash = digits.parse().map_err(|_| damaged())?;
-    if sum.strip_suffix('\n') != Some(checksum(kind, seed.as_bytes()).as_str()) {
-        return Err(damaged());
+    let header = text.strip_prefix(kind.header().as_bytes());
+    if !header.is_some_and(|rest| rest.starts_with(b"\n")) {
+        return Err(KeyFileError::WrongKind {
+            path: path.to_owned(),
+            expected: kind,
+        });
     }
-    Ok(SecretKey::from_seed(*seed.as_bytes()))
+    parse(&text, kind).ok_or_else(|| KeyFileError::Damaged {
+        path: path.to_owned(),
+    })
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ pub mod authority;
 pub mod cbor;
 pub mod envelope;
 pub mod epoch;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod id;
 pub mod invite;
 pub mod issue;

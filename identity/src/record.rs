@@ -15,7 +15,7 @@ use crate::{
 };
 
 mod body;
-mod codec;
+pub(crate) mod codec;
 #[cfg(test)]
 mod tests;
 

@@ -4,5 +4,7 @@
 //! - [`net`]: the shell that drives them over one iroh endpoint
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
+pub mod fuzz;
 pub mod net;
 pub mod proto;

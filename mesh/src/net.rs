@@ -21,6 +21,7 @@ mod ctl;
 mod endpoint;
 mod error;
 mod frame;
+pub(crate) mod fuzz;
 mod gossip;
 mod ids;
 mod join;

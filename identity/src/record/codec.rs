@@ -11,7 +11,7 @@ use crate::{
 /// The longest reason of a revocation, in bytes.
 const MAX_REASON_BYTES: usize = 512;
 
-pub(super) fn encode(record: &Record) -> Vec<u8> {
+pub(crate) fn encode(record: &Record) -> Vec<u8> {
     let mut e = Encoder::new(Vec::with_capacity(256));
     write(&mut e, record).expect("writing to memory does not fail");
     e.into_writer()
@@ -67,7 +67,7 @@ fn kind_number(body: &RecordBody) -> u64 {
 }
 
 /// Decodes a payload; the flag says whether all of it is known to this version.
-pub(super) fn decode(payload: &[u8]) -> Result<(Record, bool), RecordError> {
+pub(crate) fn decode(payload: &[u8]) -> Result<(Record, bool), RecordError> {
     cbor::check_canonical(payload)?;
     let record = read(payload).map_err(CborError::from)?;
     if record.v != RECORD_VERSION {

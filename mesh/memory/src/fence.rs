@@ -18,6 +18,7 @@
 //! arrived: equal sets of fragments get equal verdicts in any order.
 
 mod panics;
+pub(crate) mod probe;
 mod scan;
 mod schema;
 

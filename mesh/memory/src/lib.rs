@@ -14,6 +14,8 @@ mod document;
 mod event;
 mod fence;
 mod fragment;
+#[doc(hidden)]
+pub mod fuzz;
 mod hlc;
 mod id;
 mod idset;

@@ -9,7 +9,7 @@
 
 mod index;
 mod log;
-mod record;
+pub(crate) mod record;
 mod recover;
 #[cfg(test)]
 mod tests;

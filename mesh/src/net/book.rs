@@ -247,3 +247,26 @@ impl Entry {
         }
     }
 }
+/// Reads an address book whose checksum holds, for [`crate::fuzz`].
+pub(crate) fn probe(body: &[u8]) {
+    let Some(entries) = file::parse(&file::framed(body)) else {
+        return;
+    };
+    let again = minicbor::to_vec(&entries).expect("memory takes every byte");
+    let read = file::parse(&file::framed(&again));
+    assert_eq!(read, Some(entries));
+    assert_eq!(file::parse(body), None, "an address book inside another");
+}
+
+/// Returns bodies of address books, for [`crate::fuzz`].
+pub(crate) fn samples() -> Vec<Vec<u8>> {
+    let entry = |n: u8, seen: Option<u64>| file::Saved {
+        node: NodeId::from_bytes([n; 32]),
+        info: vec![n; 40],
+        last_seen_ms: seen,
+    };
+    let books = [vec![], vec![entry(1, None), entry(2, Some(77))]];
+    books
+        .map(|book| minicbor::to_vec(book).expect("memory takes every byte"))
+        .to_vec()
+}

@@ -5,6 +5,7 @@
 //! replayed. The inviter checks and records under one lock: one use is one use, however many
 //! join at once. A joiner whose answer was lost asks again and is answered again.
 
+pub(crate) mod fuzz;
 mod inviter;
 mod joiner;
 mod lobby;

@@ -12,6 +12,7 @@
 
 mod announce;
 mod frame;
+pub(crate) mod fuzz;
 mod greeting;
 mod peer;
 mod session;

@@ -5,4 +5,6 @@
 //! The bytes are described in `docs/guest-protocol.md`.
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
+pub mod fuzz;
 pub mod wire;

@@ -49,9 +49,7 @@ pub(super) fn store(path: &Path, entries: &[Saved]) -> io::Result<()> {
     let body = minicbor::to_vec(entries).expect("encoding into memory cannot fail");
     let fresh = path.with_extension("new");
     let mut file = File::create(&fresh)?;
-    file.write_all(MAGIC)?;
-    file.write_all(blake3::hash(&body).as_bytes())?;
-    file.write_all(&body)?;
+    file.write_all(&framed(&body))?;
     file.sync_all()?;
     fs::rename(&fresh, path)?;
     // The rename itself is durable once the directory is.
@@ -59,7 +57,12 @@ pub(super) fn store(path: &Path, entries: &[Saved]) -> io::Result<()> {
     File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn parse(bytes: &[u8]) -> Option<Vec<Saved>> {
+/// Puts magic and checksum before the entries.
+pub(super) fn framed(body: &[u8]) -> Vec<u8> {
+    [MAGIC, &blake3::hash(body).as_bytes()[..], body].concat()
+}
+
+pub(super) fn parse(bytes: &[u8]) -> Option<Vec<Saved>> {
     let rest = bytes.strip_prefix(MAGIC)?;
     let (hash, body) = rest.split_first_chunk::<32>()?;
     if blake3::hash(body) != *hash {

@@ -222,7 +222,13 @@ impl Frame {
             ACK => {
                 let batch = u64::from_le_bytes(reader.array()?);
                 let count = reader.count(MAX_BATCH_ITEMS)?;
-                let stored = reader.take(count)?.iter().map(|flag| *flag == 1).collect();
+                let stored = reader.take(count)?;
+                let stored = stored.iter().map(|flag| match flag {
+                    0 => Ok(false),
+                    1 => Ok(true),
+                    other => Err(FrameError::UnknownFlag(*other)),
+                });
+                let stored = stored.collect::<Result<_, _>>()?;
                 Self::Ack { batch, stored }
             }
             HAVE => Self::Have {
@@ -324,6 +330,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn an_ack_has_no_third_answer() {
+        // Found by fuzzing: any byte but 1 was taken for "not durable".
+        let ack = Frame::Ack {
+            batch: 9,
+            stored: vec![true, false],
+        };
+        let mut bytes = ack.encode().to_vec();
+        *bytes.last_mut().unwrap() = 0x7d;
+        let refused = Frame::decode(&bytes.into());
+        assert_eq!(refused, Err(FrameError::UnknownFlag(0x7d)));
+    }
 
     #[test]
     fn frames_survive_the_wire() {

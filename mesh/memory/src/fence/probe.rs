@@ -1,0 +1,133 @@
+//! One foreign change against the whole fence, for [`crate::fuzz`].
+
+use automerge::{Automerge, Change, ChangeHash};
+use bytes::Bytes;
+use rhizome_identity::{AgentId, Hash, MeshId, NodeId, SpaceId};
+
+use super::{apply, check, fenced, scan};
+use crate::{
+    ContextPatch, Draft, FRAGMENT_VERSION, Header, Hlc, Kind, Opened,
+    document::{
+        DocIndex, DocKey, actor, context_doc, genesis, single_doc, write_memory, write_patch,
+    },
+};
+
+const SPACE: SpaceId = SpaceId::from_bytes([1; 32]);
+const AUTHOR: AgentId = AgentId::from_bytes([2; 32]);
+const AT: Hlc = Hlc::from_ms(5);
+/// Magic, checksum and kind of an automerge chunk that holds a change.
+const CHUNK: [u8; 9] = [0x85, 0x6f, 0x4a, 0x83, 0, 0, 0, 0, 1];
+
+/// Takes the content of a change, as its author's first on an empty document: a memory if the
+/// first byte is even, else a context. Length and checksum are put around it, as an enemy would.
+pub(crate) fn probe(bytes: &[u8]) {
+    let Some((first, content)) = bytes.split_first() else {
+        return;
+    };
+    let key = key(first % 2 == 1);
+    let change = framed(content);
+    let opened = opened(&key, change);
+    let index = DocIndex::default();
+    let Ok(checked) = check(&key, &index, &opened) else {
+        return;
+    };
+    let document = &genesis(key.shape).document;
+    let heads = [ChangeHash(checked.meta.hash)];
+    if let Ok((document, saved)) = apply(document, &[checked.change], &heads, |_| {}) {
+        let again = super::load(&saved).expect("what the fence took loads again");
+        assert_eq!(again.get_heads(), document.get_heads());
+    }
+}
+
+/// Returns inputs that the fence takes.
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    let document = |key: &DocKey| -> (Automerge, Vec<ChangeHash>) {
+        let genesis = genesis(key.shape);
+        (genesis.document.clone(), vec![genesis.hash])
+    };
+    let memory = key(false);
+    let (mut doc, heads) = document(&memory);
+    let draft = Draft::new(Kind::Error, "it broke", "badly");
+    let by = actor(&AUTHOR, &memory.doc);
+    let error = write_memory(&mut doc, by, &heads, AT, &draft).expect("a short draft");
+
+    let context = key(true);
+    let (mut doc, heads) = document(&context);
+    let patch = ContextPatch {
+        goal: Some("goal".into()),
+        next: Some(vec!["this".into(), "that".into()]),
+        ..ContextPatch::default()
+    };
+    let by = actor(&AUTHOR, &context.doc);
+    let patch = write_patch(&mut doc, by, &heads, AT, "task", &patch).expect("a short patch");
+    vec![
+        [&[0], content(&error)].concat(),
+        [&[1], content(&patch)].concat(),
+    ]
+}
+
+fn key(is_context: bool) -> DocKey {
+    if is_context {
+        DocKey::context(SPACE, context_doc(&SPACE, "task"))
+    } else {
+        DocKey::memory(SPACE, single_doc(&SPACE, &AUTHOR, AT))
+    }
+}
+
+fn opened(key: &DocKey, change: Vec<u8>) -> Opened {
+    let header = Header {
+        version: FRAGMENT_VERSION,
+        mesh: MeshId::from_bytes([0; 32]),
+        space: SPACE,
+        author: AUTHOR,
+        node: NodeId::from_bytes([9; 32]),
+        seq: 0,
+        prev: None,
+        auth_heads: Vec::new(),
+        deps: Vec::new(),
+        hlc: AT,
+        kind: match key.shape {
+            crate::document::Shape::Memory => Kind::Error,
+            crate::document::Shape::Context => Kind::Context,
+        },
+        doc: key.doc,
+        fingerprint: Hash::of(b""),
+        epoch: 0,
+        nonce: [0; 24],
+        body_hash: Hash::of(&change),
+        body_len: 0,
+    };
+    Opened {
+        id: Hash::of(&header.to_bytes()).into(),
+        header,
+        change: Bytes::from(change),
+    }
+}
+
+fn framed(content: &[u8]) -> Vec<u8> {
+    let mut chunk = CHUNK.to_vec();
+    let mut length = content.len();
+    loop {
+        let byte = (length & 0x7f).to_le_bytes()[0];
+        length >>= 7;
+        if length == 0 {
+            chunk.push(byte);
+            break;
+        }
+        chunk.push(byte | 0x80);
+    }
+    chunk.extend_from_slice(content);
+    // Scanned first: decoding believes the counts that it reads.
+    if scan(&chunk).is_ok()
+        && let Ok(Ok(change)) = fenced(|| Change::from_bytes(chunk.clone()))
+    {
+        chunk[4..8].copy_from_slice(&change.hash().0[..4]);
+    }
+    chunk
+}
+
+fn content(chunk: &[u8]) -> &[u8] {
+    let rest = &chunk[CHUNK.len()..];
+    let length = rest.iter().take_while(|byte| *byte & 0x80 != 0).count() + 1;
+    &rest[length..]
+}
