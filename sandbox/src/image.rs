@@ -1,12 +1,22 @@
 //! Images: what a guest boots into, named by its content.
 //!
-//! An image is a directory of parts: a kernel, an initial file system and, for `debian`, a
-//! read-only root file system. Its id is BLAKE3 over the parts' hashes, so that equal parts are
+//! An image is a directory of parts: a kernel, an initial file system and, for all but `minimal`,
+//! a read-only root file system. Its id is BLAKE3 over the parts' hashes, so that equal parts are
 //! one image on every machine. Parts are shared by hard links.
+//!
+//! A root file system ([`rootfs`]) comes from Debian's packages, from somebody else's image
+//! ([`import`]), from a sandbox ([`commit`]) or from a recipe ([`recipe`]); under today's kernel
+//! and guest agent it is an image. `docs/images.md` is the page for users.
 
+mod assemble;
 mod cpio;
 mod debian;
+mod error;
+pub(crate) mod import;
 mod initramfs;
+mod pack;
+mod remove;
+mod rootfs;
 
 use std::{
     collections::BTreeMap,
@@ -16,15 +26,19 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Progress, SandboxConfig,
-    apt::AptError,
-    channel::guest_binary,
-    command::CommandError,
-    kernel::{self, Kernel, KernelError},
-    progress::step,
-    staging::{DirLock, link_or_copy, make_private_dir, write_atomic},
+use self::rootfs::Roots;
+pub use self::{
+    error::ImageError,
+    import::{ImportError, ImportRequest},
+    remove::Removed,
 };
+use crate::{
+    Progress, SandboxConfig, kernel,
+    staging::{make_private_dir, write_atomic},
+};
+
+/// The image without a userland.
+const MINIMAL: &str = "minimal";
 
 /// The description beside an image's parts.
 const MANIFEST: &str = "image.json";
@@ -32,6 +46,8 @@ const MANIFEST: &str = "image.json";
 const TOOLS: &str = "tools.json";
 /// Version of the description; images of another version are not listed.
 const MANIFEST_VERSION: u32 = 1;
+/// Most root file systems in one line of descent.
+const MAX_ANCESTORS: usize = 64;
 /// Largest description that is read, in bytes.
 const MAX_MANIFEST_BYTES: u64 = 256 * 1024;
 
@@ -40,7 +56,7 @@ const MAX_MANIFEST_BYTES: u64 = 256 * 1024;
 pub struct ImageInfo {
     /// BLAKE3 over the parts, as hex.
     pub id: String,
-    /// `minimal` or `debian`.
+    /// What it is called; several may have one name, which then means the newest.
     pub name: String,
     /// When it was built, in Unix milliseconds.
     pub created_ms: u64,
@@ -50,6 +66,60 @@ pub struct ImageInfo {
     pub kernel: String,
     /// What it was built from, in words: the kernel's source, the suite, the packages.
     pub lineage: Vec<String>,
+    /// How programs run in it.
+    #[serde(default)]
+    pub config: ImageConfig,
+    /// The root file system in it, by the hash of what it was made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
+}
+
+/// How programs run in an image.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ImageConfig {
+    /// Environment of every program, below what the sandbox sets.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Directory in which programs start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// User as whom programs run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// What whoever made the image would run in it; told, never run by itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// What is run in the background once the guest answers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub start: Vec<String>,
+    /// What has to succeed before the sandbox counts as ready.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ready: Vec<String>,
+}
+
+/// One file of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImagePart {
+    /// `vmlinuz`, `initramfs` or `root.img`.
+    pub name: String,
+    /// BLAKE3 of the file, as hex.
+    pub hash: String,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+/// An image with all that is known of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageDetails {
+    /// What it is made of.
+    pub info: ImageInfo,
+    /// Its files.
+    pub parts: Vec<ImagePart>,
+    /// What its root file system was made from, the nearest first: name and lineage of each.
+    pub ancestors: Vec<(String, Vec<String>)>,
+    /// Directories of sandboxes that use it.
+    pub users: Vec<PathBuf>,
 }
 
 /// An image whose parts are on disk.
@@ -80,6 +150,18 @@ impl Image {
         serde_json::from_slice(&bytes).ok()
     }
 
+    fn parts(&self) -> Vec<ImagePart> {
+        let manifest = read_manifest(&self.dir);
+        let parts = manifest.into_iter().flat_map(|manifest| manifest.parts);
+        parts
+            .map(|(name, part)| ImagePart {
+                name,
+                hash: part.hash,
+                size: part.size,
+            })
+            .collect()
+    }
+
     pub(crate) fn keep_tools(&self, tools: &BTreeMap<String, String>) -> io::Result<()> {
         let json = serde_json::to_vec(tools).expect("strings become JSON");
         write_atomic(&self.dir.join(TOOLS), &json)
@@ -104,6 +186,7 @@ struct Part {
 #[derive(Debug, Clone)]
 pub struct ImageStore {
     config: SandboxConfig,
+    roots: Roots,
 }
 
 impl ImageStore {
@@ -116,6 +199,7 @@ impl ImageStore {
         make_private_dir(dir).map_err(ImageError::io(dir))?;
         Ok(Self {
             config: config.clone(),
+            roots: Roots::new(dir),
         })
     }
 
@@ -139,9 +223,45 @@ impl ImageStore {
     ) -> Result<ImageInfo, ImageError> {
         // The kernel first: without it a minute of building would be for nothing.
         kernel::ensure(&self.config, &progress).await?;
-        let images_dir = &self.config.images_dir;
-        let rootfs = debian::ensure(images_dir, debian::DEFAULT_SUITE, packages, &progress).await?;
+        let suite = debian::DEFAULT_SUITE;
+        let rootfs = debian::ensure(&self.roots, suite, packages, &progress).await?;
         Ok(self.assemble(Some(rootfs), &progress).await?.info)
+    }
+
+    /// Imports an OCI layout, what `docker save` writes, or a bare root file system.
+    ///
+    /// # Errors
+    /// [`ImageError::Import`] says what is wrong with it; nothing of it is kept then.
+    pub async fn import(
+        &self,
+        request: ImportRequest,
+        progress: Progress,
+    ) -> Result<ImageInfo, ImageError> {
+        kernel::ensure(&self.config, &progress).await?;
+        let rootfs = import::import(&self.roots, request, &progress).await?;
+        Ok(self.assemble(Some(rootfs), &progress).await?.info)
+    }
+
+    /// Returns what is known of the image that a name, an id or a prefix of an id means; nothing
+    /// is built for it.
+    ///
+    /// # Errors
+    /// [`ImageError::Unknown`], [`ImageError::Ambiguous`].
+    pub fn show(&self, wanted: &str) -> Result<ImageDetails, ImageError> {
+        let image = self.stored_as(wanted)?;
+        let mut ancestors = Vec::new();
+        let mut next = image.info.root.clone();
+        while let Some(rootfs) = next.and_then(|key| self.roots.find(&key)) {
+            ancestors.push((rootfs.name.clone(), rootfs.lineage.clone()));
+            // A circle would need a hash of itself; the bound is for damaged files.
+            next = rootfs.parent.filter(|_| ancestors.len() < MAX_ANCESTORS);
+        }
+        Ok(ImageDetails {
+            parts: image.parts(),
+            users: image.users(),
+            info: image.info,
+            ancestors,
+        })
     }
 
     /// Returns every image in the store, the newest first.
@@ -165,29 +285,37 @@ impl ImageStore {
         wanted: &str,
         progress: &Progress,
     ) -> Result<Image, ImageError> {
-        match wanted {
-            "minimal" => self.minimal(progress).await,
-            // The newest userland, under today's kernel and guest agent.
-            "debian" => match debian::newest(&self.config.images_dir) {
-                Some(rootfs) => self.assemble(Some(rootfs), progress).await,
-                None => Err(ImageError::NotBuilt {
-                    name: wanted.to_owned(),
-                }),
-            },
-            prefix => {
-                let mut matching = self.stored()?;
-                matching.retain(|image| prefix.len() >= 4 && image.info.id.starts_with(prefix));
-                match matching.len() {
-                    1 => Ok(matching.swap_remove(0)),
-                    0 => Err(ImageError::Unknown {
-                        wanted: prefix.chars().take(128).collect(),
-                    }),
-                    matches => Err(ImageError::Ambiguous {
-                        wanted: prefix.chars().take(128).collect(),
-                        matches,
-                    }),
-                }
-            }
+        if wanted == MINIMAL {
+            return self.minimal(progress).await;
+        }
+        // The newest of the name, under today's kernel and guest agent.
+        if let Some(rootfs) = self.roots.newest(wanted) {
+            return self.assemble(Some(rootfs), progress).await;
+        }
+        if wanted == debian::NAME {
+            return Err(ImageError::NotBuilt {
+                name: wanted.to_owned(),
+            });
+        }
+        self.stored_as(wanted)
+    }
+
+    /// Returns the stored image that an id, a unique prefix of one, or a name means.
+    fn stored_as(&self, wanted: &str) -> Result<Image, ImageError> {
+        let clipped = || wanted.chars().take(128).collect();
+        let mut stored = self.stored()?;
+        stored.sort_by_key(|image| std::cmp::Reverse(image.info.created_ms));
+        if let Some(at) = stored.iter().position(|image| image.info.name == wanted) {
+            return Ok(stored.swap_remove(at));
+        }
+        stored.retain(|image| wanted.len() >= 4 && image.info.id.starts_with(wanted));
+        match stored.len() {
+            1 => Ok(stored.swap_remove(0)),
+            0 => Err(ImageError::Unknown { wanted: clipped() }),
+            matches => Err(ImageError::Ambiguous {
+                wanted: clipped(),
+                matches,
+            }),
         }
     }
 
@@ -208,228 +336,30 @@ impl ImageStore {
     fn images_dir(&self) -> PathBuf {
         self.config.images_dir.join("images")
     }
+}
 
-    /// Puts kernel, initial file system and userland together; an image with the same parts is
-    /// found again.
-    async fn assemble(
-        &self,
-        rootfs: Option<debian::Rootfs>,
-        progress: &Progress,
-    ) -> Result<Image, ImageError> {
-        let kernel = kernel::ensure(&self.config, progress).await?;
-        let busybox = initramfs::Busybox::find(&self.config.images_dir, progress).await?;
-        let dir = self.images_dir();
-        let initramfs =
-            initramfs::build(&kernel, &busybox, guest_binary()).map_err(ImageError::io(&dir))?;
-        let mut parts = BTreeMap::from([
-            (
-                "vmlinuz".to_owned(),
-                part_of(&kernel.image, kernel.hash.clone())?,
-            ),
-            (
-                "initramfs".to_owned(),
-                Part {
-                    hash: blake3::hash(&initramfs).to_hex().to_string(),
-                    size: initramfs.len() as u64,
-                },
-            ),
-        ]);
-        if let Some(rootfs) = &rootfs {
-            parts.insert(
-                "root.img".to_owned(),
-                part_of(&rootfs.path, rootfs.hash.clone())?,
-            );
-        }
-        let root_format = rootfs.as_ref().map(|rootfs| rootfs.format.clone());
-        let id = id_of(&parts, root_format.as_deref());
-        if let Some(image) = read_image(&dir.join(&id[..16])).filter(|image| image.info.id == id) {
-            return Ok(image);
-        }
-        let lock = DirLock::acquire(&dir, || {
-            step(
-                progress,
-                "image",
-                "waiting for another daemon that writes an image",
-            );
-        })
-        .await
-        .map_err(ImageError::io(&dir))?;
-        let staging = lock.stage().map_err(ImageError::io(&dir))?;
-        let place = |from: &Path, name: &str| -> Result<(), ImageError> {
-            let to = staging.path().join(name);
-            link_or_copy(from, &to).map_err(ImageError::io(&to))?;
-            make_read_only(&to)
-        };
-        place(&kernel.image, "vmlinuz")?;
-        let initramfs_path = staging.path().join("initramfs");
-        fs::write(&initramfs_path, &initramfs).map_err(ImageError::io(&initramfs_path))?;
-        make_read_only(&initramfs_path)?;
-        if let Some(rootfs) = &rootfs {
-            place(&rootfs.path, "root.img")?;
-        }
-        let manifest = Manifest {
-            version: MANIFEST_VERSION,
-            info: ImageInfo {
-                name: if rootfs.is_some() {
-                    "debian"
-                } else {
-                    "minimal"
-                }
-                .to_owned(),
-                created_ms: crate::manager::now_ms(),
-                size_bytes: parts.values().map(|part| part.size).sum(),
-                lineage: lineage(&kernel, rootfs.as_ref()),
-                kernel: kernel.release,
-                id,
-            },
-            parts,
-            root_format,
-        };
-        let json = serde_json::to_vec_pretty(&manifest).expect("a manifest becomes JSON");
-        write_atomic(&staging.path().join(MANIFEST), &json).map_err(ImageError::io(&dir))?;
-        let name = &manifest.info.id[..16];
-        let entry = staging.commit(name).map_err(ImageError::io(&dir))?;
-        step(
-            progress,
-            "image",
-            format_args!("image {} {name} is ready", manifest.info.name),
-        );
-        Ok(Image {
-            info: manifest.info,
-            dir: entry,
-            root_format: manifest.root_format,
+/// Checks a name that a user gives to an image.
+fn check_name(name: &str) -> Result<(), ImageError> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._:-".contains(&b);
+    let fits = (1..=64).contains(&name.len())
+        && name.bytes().all(plain)
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && ![MINIMAL, debian::NAME].contains(&name);
+    if fits {
+        Ok(())
+    } else {
+        Err(ImageError::BadName {
+            name: name.chars().take(64).collect(),
         })
     }
 }
 
-/// Why an image cannot be used or made.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ImageError {
-    /// A file could not be read or written.
-    #[error("cannot use `{}`", path.display())]
-    Io {
-        /// Which one.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Its kernel cannot be used or fetched.
-    #[error("cannot make the kernel ready")]
-    Kernel(#[from] KernelError),
-    /// A package could not be fetched.
-    #[error("cannot fetch a package for the image")]
-    Apt(#[from] AptError),
-    /// A helper program is missing or failed.
-    #[error("a helper program failed")]
-    Command(#[from] CommandError),
-    /// The Debian userland could not be made.
-    #[error("cannot build the Debian userland")]
-    Bootstrap(#[source] CommandError),
-    /// The image is known but was not built here.
-    #[error("the image `{name}` has not been built on this machine")]
-    NotBuilt {
-        /// Its name.
-        name: String,
-    },
-    /// Nothing in the store has this name or id.
-    #[error("no image is called `{wanted}`")]
-    Unknown {
-        /// What was asked for.
-        wanted: String,
-    },
-    /// More than one image has this prefix.
-    #[error("`{wanted}` could be any of {matches} images")]
-    Ambiguous {
-        /// What was asked for.
-        wanted: String,
-        /// How many it could be.
-        matches: usize,
-    },
-    /// A package name is not one.
-    #[error("`{name}` is not a package name")]
-    BadPackage {
-        /// What was given.
-        name: String,
-    },
-    /// Debian's signing keys are not on this machine.
-    #[error("the keys that sign Debian's packages are not installed")]
-    NoKeyring,
-    /// The disk has no room for the build.
-    #[error("`{}` has {} MiB free; the build needs {} MiB", path.display(), free >> 20, needed >> 20)]
-    NoSpace {
-        /// The directory.
-        path: PathBuf,
-        /// Free bytes.
-        free: u64,
-        /// Needed bytes.
-        needed: u64,
-    },
-}
-
-impl ImageError {
-    /// Returns what the reader can do about it.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::Kernel(error) => error.hint(),
-            Self::Apt(error) => error.hint(),
-            Self::Command(error) => error.hint(),
-            Self::Bootstrap(error) => error.hint().or_else(|| {
-                Some(if rustix::process::geteuid().is_root() {
-                    "check the network and the package names".to_owned()
-                } else {
-                    "build as root, or install `uidmap`, allow user namespaces and give this user a range in /etc/subuid".to_owned()
-                })
-            }),
-            Self::NotBuilt { name } => Some(format!("build it with `rhizome image build {name}`")),
-            Self::Unknown { .. } => Some("`rhizome image list` shows the images; `minimal` and `debian` can be built".to_owned()),
-            Self::Ambiguous { .. } => Some("give more characters of the id".to_owned()),
-            Self::NoKeyring => Some("install them with `apt-get install debian-archive-keyring`".to_owned()),
-            Self::NoSpace { .. } => Some("make room, or put images elsewhere with `--images-dir`".to_owned()),
-            Self::Io { .. } | Self::BadPackage { .. } => None,
-        }
-    }
-
-    pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
-        move |source| Self::Io {
-            path: path.to_owned(),
-            source,
-        }
-    }
-}
-
-fn id_of(parts: &BTreeMap<String, Part>, root_format: Option<&str>) -> String {
-    let mut hasher = blake3::Hasher::new_derive_key("rhizome sandbox image 1");
-    for (name, part) in parts {
-        hasher.update(format!("{name} {} {}\n", part.hash, part.size).as_bytes());
-    }
-    hasher.update(root_format.unwrap_or("none").as_bytes());
-    hasher.finalize().to_hex().to_string()
-}
-
-fn lineage(kernel: &Kernel, rootfs: Option<&debian::Rootfs>) -> Vec<String> {
-    let mut lines = vec![format!("kernel: {}", kernel.source)];
-    if let Some(rootfs) = rootfs {
-        lines.push(format!("debian: {}", rootfs.suite));
-        lines.push(format!("packages: {}", rootfs.packages.join(" ")));
-        lines.push(format!("root: {}", rootfs.format));
-    }
-    lines
-}
-
-fn part_of(path: &Path, hash: String) -> Result<Part, ImageError> {
-    let size = fs::metadata(path).map_err(ImageError::io(path))?.len();
-    Ok(Part { hash, size })
-}
-
-/// Makes a part readable for the user a monitor runs as, and writable for nobody.
-fn make_read_only(path: &Path) -> Result<(), ImageError> {
-    use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o444)).map_err(ImageError::io(path))
+fn read_manifest(entry: &Path) -> Option<Manifest> {
+    serde_json::from_slice(&read_bounded(&entry.join(MANIFEST))?).ok()
 }
 
 fn read_image(entry: &Path) -> Option<Image> {
-    let manifest: Manifest = serde_json::from_slice(&read_bounded(&entry.join(MANIFEST))?).ok()?;
+    let manifest = read_manifest(entry)?;
     let whole = manifest.parts.iter().all(|(name, part)| {
         fs::metadata(entry.join(name)).is_ok_and(|meta| meta.len() == part.size)
     });
@@ -447,7 +377,7 @@ fn read_bounded(path: &Path) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{assemble::id_of, *};
 
     fn part(hash: &str) -> Part {
         Part {
@@ -457,18 +387,24 @@ mod tests {
     }
 
     #[test]
-    fn the_id_covers_every_part_and_the_format() {
+    fn the_id_covers_every_part_the_format_and_the_configuration() {
         let parts = BTreeMap::from([("initramfs".to_owned(), part("a"))]);
         let mut more = parts.clone();
         more.insert("root.img".into(), part("b"));
+        let plain = ImageConfig::default();
+        let config = ImageConfig {
+            cwd: Some("/srv".into()),
+            ..ImageConfig::default()
+        };
         let ids = [
-            id_of(&parts, None),
-            id_of(&more, Some("erofs")),
-            id_of(&more, Some("ext4")),
+            id_of(&parts, None, &plain),
+            id_of(&more, Some("erofs"), &plain),
+            id_of(&more, Some("ext4"), &plain),
+            id_of(&more, Some("ext4"), &config),
         ];
-        assert_ne!(ids[0], ids[1]);
-        assert_ne!(ids[1], ids[2]);
-        assert_eq!(id_of(&parts, None), ids[0]);
+        let distinct: std::collections::BTreeSet<_> = ids.iter().collect();
+        assert_eq!(distinct.len(), ids.len());
+        assert_eq!(id_of(&parts, None, &plain), ids[0]);
     }
 
     #[tokio::test]

@@ -13,6 +13,8 @@ pub mod channel;
 pub mod chunks;
 pub mod driver;
 pub mod egress;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod image;
 pub mod kernel;
 pub mod life;

@@ -4,21 +4,17 @@
 //! namespace: `mmdebstrap` makes a tar archive there, which is unpacked and packed again inside
 //! one namespace, so that owners come out right.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
-use serde::{Deserialize, Serialize};
-
-use super::ImageError;
-use crate::{
-    Progress, ProgressEvent,
-    command::{Helper, find_program},
-    progress::step,
-    staging::{DirLock, hash_file, make_private_dir, write_atomic},
+use super::{
+    ImageError,
+    pack::{pack, repack},
+    rootfs::{Rootfs, Roots},
 };
+use crate::{Progress, ProgressEvent, command::Helper, progress::step};
+
+/// What images of it are called.
+pub(super) const NAME: &str = "debian";
 
 /// Debian's release when nothing else is asked for.
 pub(super) const DEFAULT_SUITE: &str = "bookworm";
@@ -52,125 +48,50 @@ const BUILD_LIMIT: Duration = Duration::from_secs(45 * 60);
 /// Free bytes the build needs: the tree, the archive, the packages.
 const NEEDED_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-const MANIFEST: &str = "rootfs.json";
-
-/// A userland on disk.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Rootfs {
-    /// Hash of what was asked for.
-    pub(super) key: String,
-    pub(super) suite: String,
-    pub(super) packages: Vec<String>,
-    /// `erofs` or `ext4`.
-    pub(super) format: String,
-    /// BLAKE3 of the image file.
-    pub(super) hash: String,
-    pub(super) created_ms: u64,
-    #[serde(skip)]
-    pub(super) path: PathBuf,
-}
-
-/// Returns the newest userland that is there.
-pub(super) fn newest(images_dir: &Path) -> Option<Rootfs> {
-    fs::read_dir(images_dir.join("rootfs"))
-        .ok()?
-        .filter_map(Result::ok)
-        .filter_map(|entry| read(&entry.path()))
-        .max_by_key(|rootfs| rootfs.created_ms)
-}
 
 /// Returns the userland with these packages, built if it is not there.
 pub(super) async fn ensure(
-    images_dir: &Path,
+    roots: &Roots,
     suite: &str,
     extra: &[String],
     progress: &Progress,
 ) -> Result<Rootfs, ImageError> {
     let packages = package_list(extra)?;
     let key = key_of(suite, &packages);
-    let dir = images_dir.join("rootfs");
-    let entry = dir.join(&key[..16]);
-    if let Some(rootfs) = read(&entry) {
+    if let Some(rootfs) = roots.find(&key) {
         return Ok(rootfs);
     }
-    let lock = DirLock::acquire(&dir, || {
-        step(
-            progress,
-            "image",
-            "waiting for another daemon that builds the image",
-        );
-    })
-    .await
-    .map_err(ImageError::io(&dir))?;
-    if let Some(rootfs) = read(&entry) {
+    let staged = roots.stage(progress).await?;
+    if let Some(rootfs) = roots.find(&key) {
         return Ok(rootfs);
     }
     if !Path::new(KEYRING).is_file() {
         return Err(ImageError::NoKeyring);
     }
-    let free = crate::probe::free_bytes(&dir).map_err(ImageError::io(&dir))?;
-    if free < NEEDED_BYTES {
-        return Err(ImageError::NoSpace {
-            path: dir,
-            free,
-            needed: NEEDED_BYTES,
-        });
-    }
-    let staging = lock.stage().map_err(ImageError::io(&dir))?;
-    let scratch = staging.path().join("scratch");
-    make_private_dir(&scratch).map_err(ImageError::io(&scratch))?;
-    let image = staging.path().join("root.img");
+    roots.need(NEEDED_BYTES)?;
+    let scratch = staged.scratch()?;
+    let image = staged.image();
+    let (tree, tar) = (scratch.join("tree"), scratch.join("tree.tar"));
     let format = if rustix::process::geteuid().is_root() {
-        let tree = scratch.join("tree");
-        bootstrap(
-            "root",
-            "directory",
-            suite,
-            &packages,
-            &tree,
-            &scratch,
-            progress,
-        )
-        .await?;
+        let how = ("root", "directory");
+        bootstrap(how, suite, &packages, &tree, &scratch, progress).await?;
         pack(&tree, &image, progress).await?
     } else {
-        let tar = scratch.join("tree.tar");
-        bootstrap(
-            "unshare",
-            "tar",
-            suite,
-            &packages,
-            &tar,
-            Path::new("/tmp"),
-            progress,
-        )
-        .await?;
-        repack(&tar, &scratch.join("tree"), &image, progress).await?
+        let how = ("unshare", "tar");
+        bootstrap(how, suite, &packages, &tar, Path::new("/tmp"), progress).await?;
+        repack(&tar, &tree, &image, progress).await?
     };
-    remove_scratch(&scratch).await?;
-    let mut rootfs = Rootfs {
+    let rootfs = Rootfs {
         key,
-        suite: suite.to_owned(),
-        packages,
+        name: NAME.to_owned(),
         format: format.to_owned(),
-        hash: hash_file(&image).map_err(ImageError::io(&image))?,
-        created_ms: crate::manager::now_ms(),
-        path: PathBuf::new(),
+        lineage: vec![
+            format!("debian: {suite}"),
+            format!("packages: {}", packages.join(" ")),
+        ],
+        ..Rootfs::default()
     };
-    let json = serde_json::to_vec_pretty(&rootfs).expect("a manifest becomes JSON");
-    write_atomic(&staging.path().join(MANIFEST), &json).map_err(ImageError::io(&dir))?;
-    let entry = staging
-        .commit(&rootfs.key[..16])
-        .map_err(ImageError::io(&dir))?;
-    rootfs.path = entry.join("root.img");
-    Ok(rootfs)
-}
-
-fn read(entry: &Path) -> Option<Rootfs> {
-    let json = fs::read(entry.join(MANIFEST)).ok()?;
-    let mut rootfs: Rootfs = serde_json::from_slice(&json).ok()?;
-    rootfs.path = entry.join("root.img");
-    (rootfs.path.is_file() && rootfs.key.len() >= 16).then_some(rootfs)
+    staged.commit(rootfs).await
 }
 
 /// Returns the standard packages and the caller's, sorted, each once.
@@ -207,8 +128,7 @@ fn key_of(suite: &str, packages: &[String]) -> String {
 }
 
 async fn bootstrap(
-    mode: &str,
-    format: &str,
+    (mode, format): (&str, &str),
     suite: &str,
     packages: &[String],
     target: &Path,
@@ -289,103 +209,6 @@ impl Counted {
         let said = line.strip_prefix("I: ")?;
         (!said.starts_with("running --")).then(|| said.to_owned())
     }
-}
-
-/// Packs a tree: `erofs` where its tool is there (half the size), else `ext4`, whose tool every
-/// Debian and Ubuntu has.
-///
-/// Times of files are kept, or Python would take each of its compiled modules for stale. Of the
-/// compressors `lz4` packs in an eighth of the time of `lz4hc` and a tenth more space.
-async fn pack(tree: &Path, image: &Path, progress: &Progress) -> Result<&'static str, ImageError> {
-    step(progress, "image", "packing the file system");
-    if find_program("mkfs.erofs").is_some() {
-        erofs_command(tree, image).run(|_| {}).await?;
-        return Ok("erofs");
-    }
-    let listed = Helper::new("du")
-        .args(["-sm", "--"])
-        .arg(tree)
-        .output()
-        .await?;
-    let mib = String::from_utf8_lossy(&listed)
-        .split_whitespace()
-        .next()
-        .and_then(|text| text.parse::<u64>().ok())
-        .unwrap_or(1024);
-    ext4_command(tree, image, mib).run(|_| {}).await?;
-    Ok("ext4")
-}
-
-fn erofs_command(tree: &Path, image: &Path) -> Helper {
-    Helper::new("mkfs.erofs")
-        .limit(BUILD_LIMIT)
-        .args(["-zlz4", "-U", "00000000-0000-4000-8000-000000000000"])
-        .arg(image)
-        .arg(tree)
-}
-
-fn ext4_command(tree: &Path, image: &Path, mib: u64) -> Helper {
-    Helper::new("mkfs.ext4")
-        .limit(BUILD_LIMIT)
-        .args([
-            "-q",
-            "-F",
-            "-m",
-            "0",
-            "-O",
-            "^has_journal",
-            "-i",
-            "8192",
-            "-d",
-        ])
-        .arg(tree)
-        .arg(image)
-        .arg(format!("{}M", mib + mib / 4 + 64))
-}
-
-/// Unpacks an archive and packs the tree, both in one user namespace.
-async fn repack(
-    tar: &Path,
-    tree: &Path,
-    image: &Path,
-    progress: &Progress,
-) -> Result<&'static str, ImageError> {
-    step(progress, "image", "packing the file system");
-    let (format, make) = if find_program("mkfs.erofs").is_some() {
-        (
-            "erofs",
-            "mkfs.erofs -zlz4 -U 00000000-0000-4000-8000-000000000000 \"$3\" \"$2\"",
-        )
-    } else {
-        (
-            "ext4",
-            "size=$(du -sm \"$2\" | cut -f1); mkfs.ext4 -q -F -m 0 -O ^has_journal -i 8192 -d \"$2\" \"$3\" \"$((size * 5 / 4 + 64))M\"",
-        )
-    };
-    let script = format!(
-        "set -e; PATH=$PATH:/usr/sbin:/sbin; mkdir -p \"$2\"; tar -xpf \"$1\" -C \"$2\" --exclude=./dev/*; {make}; rm -rf \"$2\""
-    );
-    Helper::new("unshare")
-        .limit(BUILD_LIMIT)
-        .args(["--user", "--map-auto", "--map-root-user", "--", "sh", "-c"])
-        .args([script.as_str(), "sh"])
-        .arg(tar)
-        .arg(tree)
-        .arg(image)
-        .run(|_| {})
-        .await
-        .map_err(ImageError::Bootstrap)?;
-    Ok(format)
-}
-
-/// Removes the tree off the async threads: it has tens of thousands of files.
-async fn remove_scratch(scratch: &Path) -> Result<(), ImageError> {
-    let path = scratch.to_owned();
-    tokio::task::spawn_blocking(move || fs::remove_dir_all(&path))
-        .await
-        .map_err(std::io::Error::other)
-        .and_then(|removed| removed)
-        .map_err(ImageError::io(scratch))
 }
 
 #[cfg(test)]
