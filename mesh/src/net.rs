@@ -53,7 +53,7 @@ use self::{
     ctl::Ctl,
     endpoint::Net,
     gossip::{Gossip, GossipTask},
-    join::JoinProtocol,
+    join::{Approvals, JoinProtocol},
     peers::Peers,
     sync::Sync,
     transport::IrohTransport,
@@ -65,7 +65,7 @@ pub use self::{
     ctl::CtlStream,
     error::{CtlError, JoinError, Refusal, ReplicaTimeout, StartError},
     gossip::GossipStanding,
-    join::Joined,
+    join::{JoinRequest, Joined},
     peers::{PathKind, PeerBytes, PeerInfo, PeerPath, PeerState, SyncState},
 };
 
@@ -117,6 +117,7 @@ struct Inner {
     replica: Replica,
     book: Book,
     peers: Arc<Peers>,
+    approvals: Approvals,
     sync: Sync,
     gossip: Gossip,
     blobs: Blobs,
@@ -167,10 +168,12 @@ impl Mesh {
         );
         let (transport, gossip_protocol) = IrohTransport::new(net.clone());
         let (gossip, gossip_task) = GossipTask::new(key, transport);
+        let approvals = Approvals::default();
         let join = JoinProtocol::new(
             NodeKey::from_seed(*key.secret_bytes()),
             replica.clone(),
             book.clone(),
+            approvals.clone(),
         );
         let validator = Arc::new(ReplicaValidator::new(replica.clone()));
         let recent = validator.recent();
@@ -247,6 +250,7 @@ impl Mesh {
                 replica,
                 book,
                 peers,
+                approvals,
                 sync,
                 gossip,
                 blobs,
@@ -272,6 +276,17 @@ impl Mesh {
     pub async fn join(&self, invite: &Invite, node_name: &str) -> Result<Joined, JoinError> {
         let inner = &self.inner;
         join::join(&inner.net, &inner.replica, &inner.book, invite, node_name).await
+    }
+
+    /// Returns the nodes that wait for approval, and those approved that have not come back yet.
+    pub fn join_requests(&self) -> Vec<JoinRequest> {
+        self.inner.approvals.list()
+    }
+
+    /// Approves a node that asked to join by an invite that needs approval; it is let in when it
+    /// asks again. `false` if it never asked, or this node was started anew since.
+    pub fn approve_join(&self, node: &NodeId) -> bool {
+        self.inner.approvals.approve(node)
     }
 
     /// Returns every other member, whether connected, gone or never seen.

@@ -7,6 +7,7 @@ pub mod types;
 
 mod exec_pump;
 pub(crate) mod extract;
+mod image_routes;
 pub(crate) mod listen;
 pub(crate) mod routes;
 mod sandbox_routes;

@@ -63,7 +63,7 @@ enum Command {
     Status,
     /// Check what the node needs from this machine
     Doctor(daemon::Doctor),
-    /// Make and list invites
+    /// Make, list, close and approve invites
     #[command(subcommand)]
     Invite(invite::Verb),
     /// Join a mesh with an invite
@@ -90,15 +90,24 @@ enum Command {
     #[command(subcommand)]
     Runtime(runtime::Verb),
     Audit(audit::Audit),
-    /// Build and list sandbox images
+    /// Build, import, show and remove sandbox images
     #[command(subcommand)]
     Image(image::Verb),
+    /// Show how the daemon is set up
+    #[command(subcommand)]
+    Config(ConfigVerb),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  rhizome completions bash > /etc/bash_completion.d/rhizome")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigVerb {
+    /// Show each setting of the running daemon, and where it came from
+    Show,
 }
 
 /// What every command is handed: the way to the daemon, and to the user.
@@ -174,6 +183,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Audit(args) => audit::run(context, args).await,
         Command::Image(verb) => image::run(context, verb).await,
         Command::Runtime(verb) => runtime::run(context, verb).await,
+        Command::Config(ConfigVerb::Show) => daemon::config_show(context).await,
         Command::Completions { .. } => unreachable!("answered above"),
     }
 }

@@ -11,6 +11,8 @@ use clap::Args;
 use rhizome_sandbox::Accel;
 use serde::{Deserialize, Serialize};
 
+use crate::api::types::node::Setting;
+
 /// The UDP port a node listens on if nothing else is said.
 pub const DEFAULT_PORT: u16 = 4580;
 
@@ -46,6 +48,21 @@ pub struct Config {
     pub remote: bool,
     /// What this node is good for, told to the others: `gpu`, `zone`…
     pub labels: BTreeMap<String, String>,
+    /// Where each value came from, if it is no default.
+    origins: BTreeMap<&'static str, Origin>,
+}
+
+/// Where a setting came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody said anything.
+    Default,
+    /// `config.json`.
+    File,
+    /// The environment.
+    Environment,
+    /// A flag of `rhizome up`.
+    Flag,
 }
 
 /// The content of `config.json`; what is absent keeps its default.
@@ -189,6 +206,7 @@ impl Config {
             accel: Accel::Auto,
             remote: true,
             labels: BTreeMap::new(),
+            origins: BTreeMap::new(),
         }
     }
 
@@ -212,7 +230,23 @@ impl Config {
             .checked()
     }
 
-    fn with_file(self, file: ConfigFile) -> Self {
+    fn with_file(mut self, file: ConfigFile) -> Self {
+        let said = [
+            ("name", file.name.is_some()),
+            ("bind", file.bind.is_some()),
+            ("advertise", file.advertise.is_some()),
+            ("mdns", file.mdns.is_some()),
+            ("sandboxes", file.sandboxes.is_some()),
+            ("images_dir", file.images_dir.is_some()),
+            ("kernel", file.kernel.is_some()),
+            ("qemu", file.qemu.is_some()),
+            ("accel", file.accel.is_some()),
+            ("remote", file.remote.is_some()),
+            ("labels", file.labels.is_some()),
+        ];
+        let said = said.into_iter().filter(|(_, said)| *said);
+        self.origins
+            .extend(said.map(|(name, _)| (name, Origin::File)));
         Self {
             name: file.name.unwrap_or(self.name),
             bind: file.bind.unwrap_or(self.bind),
@@ -232,10 +266,54 @@ impl Config {
             remote: file.remote.unwrap_or(self.remote),
             labels: file.labels.unwrap_or(self.labels),
             data_dir: self.data_dir,
+            origins: self.origins,
         }
     }
 
-    fn with_flags(self, flags: UpFlags) -> Self {
+    fn with_flags(mut self, flags: UpFlags) -> Self {
+        let text = |value: Option<&dyn ToString>| value.map(ToString::to_string);
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let addrs: Vec<String> = flags.advertise.iter().map(ToString::to_string).collect();
+        let said = [
+            ("name", "RHIZOME_NAME", flags.name.clone()),
+            (
+                "bind",
+                "RHIZOME_BIND",
+                text(flags.bind.as_ref().map(|v| v as _)),
+            ),
+            (
+                "advertise",
+                "RHIZOME_ADVERTISE",
+                Some(addrs.join(",")).filter(|_| !addrs.is_empty()),
+            ),
+            ("mdns", "", flags.no_mdns.then(String::new)),
+            ("sandboxes", "", flags.no_sandboxes.then(String::new)),
+            ("remote", "", flags.no_remote.then(String::new)),
+            (
+                "labels",
+                "RHIZOME_LABELS",
+                Some(flags.labels.join(",")).filter(|_| !flags.labels.is_empty()),
+            ),
+            ("images_dir", "RHIZOME_IMAGES_DIR", path(&flags.images_dir)),
+            ("kernel", "RHIZOME_KERNEL", path(&flags.kernel)),
+            ("qemu", "RHIZOME_QEMU", path(&flags.qemu)),
+            (
+                "accel",
+                "RHIZOME_ACCEL",
+                text(flags.accel.as_ref().map(|v| v as _)),
+            ),
+        ];
+        for (name, variable, value) in said {
+            let Some(value) = value else { continue };
+            // The parser hands over both alike; what the environment says word for word is its.
+            let is_of_environment = std::env::var(variable).is_ok_and(|said| said == value);
+            let origin = if is_of_environment {
+                Origin::Environment
+            } else {
+                Origin::Flag
+            };
+            self.origins.insert(name, origin);
+        }
         Self {
             name: flags.name.unwrap_or(self.name),
             bind: flags.bind.unwrap_or(self.bind),
@@ -261,7 +339,48 @@ impl Config {
                     .collect()
             },
             data_dir: self.data_dir,
+            origins: self.origins,
         }
+    }
+
+    /// Returns every setting with its value and where that came from.
+    pub fn settings(&self) -> Vec<Setting> {
+        let json = |value: &dyn ToString| serde_json::Value::from(value.to_string());
+        let path = |path: &Option<PathBuf>| {
+            let text = path.as_ref().map(|path| path.display().to_string());
+            serde_json::Value::from(text)
+        };
+        let labels: serde_json::Map<_, _> = self
+            .labels
+            .iter()
+            .map(|(name, value)| (name.clone(), value.clone().into()))
+            .collect();
+        let advertise: Vec<String> = self.advertise.iter().map(ToString::to_string).collect();
+        let values = [
+            ("name", json(&self.name)),
+            ("bind", json(&self.bind)),
+            ("advertise", advertise.into()),
+            ("mdns", self.mdns.into()),
+            ("sandboxes", self.sandboxes.into()),
+            ("images_dir", json(&self.images_dir.display())),
+            ("kernel", path(&self.kernel)),
+            ("qemu", path(&self.qemu)),
+            ("accel", json(&self.accel)),
+            ("remote", self.remote.into()),
+            ("labels", labels.into()),
+        ];
+        let settings = values.map(|(name, value)| Setting {
+            name: name.to_owned(),
+            value,
+            from: match self.origins.get(name).unwrap_or(&Origin::Default) {
+                Origin::Default => "default",
+                Origin::File => "file",
+                Origin::Environment => "environment",
+                Origin::Flag => "flag",
+            }
+            .to_owned(),
+        });
+        settings.into()
     }
 
     fn checked(self) -> Result<Self, ConfigError> {
@@ -398,6 +517,12 @@ mod tests {
         assert_eq!(config.bind, "127.0.0.1:1".parse().unwrap());
         assert!(!config.mdns);
         assert_eq!(config.images_dir, config.data_dir.join("shared"));
+        let settings = config.settings();
+        let from = |name: &str| &settings.iter().find(|s| s.name == name).unwrap().from[..];
+        assert_eq!(
+            ["name", "bind", "mdns", "images_dir", "kernel"].map(from),
+            ["flag", "file", "file", "file", "default"]
+        );
     }
 
     #[test]

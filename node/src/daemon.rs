@@ -10,6 +10,8 @@ mod context;
 mod detach;
 mod doctor;
 pub(crate) mod fail;
+mod image;
+mod invite;
 pub(crate) mod memory;
 mod mesh;
 pub(crate) mod names;

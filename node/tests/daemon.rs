@@ -6,6 +6,8 @@ mod api;
 mod crash;
 #[path = "daemon/disk.rs"]
 mod disk;
+#[path = "daemon/invites.rs"]
+mod invites;
 #[path = "daemon/mesh.rs"]
 mod mesh;
 #[path = "daemon/remote.rs"]

@@ -9,12 +9,15 @@
 //! and guest agent it is an image. `docs/images.md` is the page for users.
 
 mod assemble;
+mod build;
+mod commit;
 mod cpio;
 mod debian;
 mod error;
 pub(crate) mod import;
 mod initramfs;
 mod pack;
+mod recipe;
 mod remove;
 mod rootfs;
 
@@ -30,6 +33,7 @@ use self::rootfs::Roots;
 pub use self::{
     error::ImageError,
     import::{ImportError, ImportRequest},
+    recipe::{MAX_RECIPE_BYTES, Recipe, RecipeError},
     remove::Removed,
 };
 use crate::{
@@ -148,6 +152,20 @@ impl Image {
     pub(crate) fn tools(&self) -> Option<BTreeMap<String, String>> {
         let bytes = read_bounded(&self.dir.join(TOOLS))?;
         serde_json::from_slice(&bytes).ok()
+    }
+
+    /// Returns the environment of a sandbox of this image: its own, below what is asked for.
+    pub(crate) fn environment(
+        &self,
+        wanted: &BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
+        let mut env = self.info.config.env.clone();
+        env.extend(
+            wanted
+                .iter()
+                .map(|(name, value)| (name.clone(), value.clone())),
+        );
+        env
     }
 
     fn parts(&self) -> Vec<ImagePart> {
@@ -331,6 +349,10 @@ impl ImageStore {
             .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
             .filter_map(|entry| read_image(&entry.path()))
             .collect())
+    }
+
+    fn roots(&self) -> &Roots {
+        &self.roots
     }
 
     fn images_dir(&self) -> PathBuf {

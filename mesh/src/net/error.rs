@@ -84,8 +84,8 @@ pub enum Refusal {
     /// The inviter has too many joins at once, or is stopping.
     #[error("the inviter is busy")]
     Busy,
-    /// A person at the inviter must approve whoever redeems this invite.
-    #[error("the invite needs approval at the inviter")]
+    /// A person at the inviter must approve whoever redeems this invite; it has been told.
+    #[error("somebody at the inviter has to approve this node first")]
     ApprovalNeeded,
     /// Only the node that issued the invite counts its uses.
     #[error("the invite can be redeemed at its issuer only")]
@@ -159,7 +159,7 @@ impl JoinError {
             Self::Refused(Refusal::Expired | Refusal::Spent | Refusal::Closed)
             | Self::Expired { .. } => "ask for a new invite",
             Self::Refused(Refusal::ApprovalNeeded) => {
-                "this version can't wait for approval: ask for an invite without it"
+                "let somebody approve this node at the inviter (`rhizome invite approve`), then join again with the same invite"
             }
             Self::Refused(Refusal::NotIssuer) => "ask for an invite from a node that is up",
             Self::Refused(Refusal::Busy) => "try again in a moment",

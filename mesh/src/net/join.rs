@@ -5,6 +5,7 @@
 //! replayed. The inviter checks and records under one lock: one use is one use, however many
 //! join at once. A joiner whose answer was lost asks again and is answered again.
 
+mod approvals;
 pub(crate) mod fuzz;
 mod inviter;
 mod joiner;
@@ -12,6 +13,8 @@ mod lobby;
 mod records;
 mod wire;
 
+pub(crate) use approvals::Approvals;
+pub use approvals::JoinRequest;
 pub(crate) use inviter::JoinProtocol;
 pub use joiner::Joined;
 pub(crate) use joiner::join;

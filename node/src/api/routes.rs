@@ -8,13 +8,13 @@ use axum::{
     http::{Method, StatusCode, Uri},
     middleware,
     response::Response,
-    routing::{get, post},
+    routing::{delete, get, post},
 };
 use serde::Deserialize;
 
 use super::{
     extract::{JsonBody, Lines, Params, read_body},
-    sandbox_routes,
+    image_routes, sandbox_routes,
     types::{
         Done,
         audit::{AuditPage, AuditParams},
@@ -24,10 +24,11 @@ use super::{
             WatchParams, Why,
         },
         mesh::{
-            AgentBody, AgentCreated, Agents, Founded, InitBody, InviteBody, InviteCreated, Invites,
-            JoinBody, Joined, Peers, SpaceBody, SpaceCreated, Spaces,
+            AgentBody, AgentCreated, Agents, ApproveBody, Founded, InitBody, InviteBody,
+            InviteClosed, InviteCreated, Invites, JoinBody, JoinRequests, Joined, Peers, SpaceBody,
+            SpaceCreated, Spaces,
         },
-        node::{Doctor, SelfInfo, Status},
+        node::{Doctor, SelfInfo, Settings, Status},
         runtime::{Runtime, RuntimeDifferences, Runtimes},
     },
 };
@@ -57,7 +58,12 @@ fn own_routes(node: Arc<Node>) -> Router {
         .route("/v1/peers", get(peers))
         .route("/v1/mesh/init", post(init))
         .route("/v1/mesh/join", post(join))
+        .merge(image_routes::routes())
+        .route("/v1/config", get(config))
         .route("/v1/invites", get(invites).post(create_invite))
+        .route("/v1/invites/requests", get(join_requests))
+        .route("/v1/invites/approve", post(approve_join))
+        .route("/v1/invites/{invite}", delete(close_invite))
         .route("/v1/spaces", get(spaces).post(create_space))
         .route("/v1/agents", get(agents).post(create_agent))
         .route("/v1/runtimes", get(runtimes))
@@ -246,6 +252,28 @@ async fn create_invite(
     JsonBody(body): JsonBody<InviteBody>,
 ) -> Answer<InviteCreated> {
     node.create_invite(body).await.map(Json)
+}
+
+async fn close_invite(
+    State(node): State<Arc<Node>>,
+    Path(invite): Path<String>,
+) -> Answer<InviteClosed> {
+    node.close_invite(&invite).await.map(Json)
+}
+
+async fn join_requests(State(node): State<Arc<Node>>) -> Answer<JoinRequests> {
+    Ok(Json(node.join_requests()))
+}
+
+async fn approve_join(
+    State(node): State<Arc<Node>>,
+    JsonBody(body): JsonBody<ApproveBody>,
+) -> Answer<JoinRequests> {
+    node.approve_join(&body).map(Json)
+}
+
+async fn config(State(node): State<Arc<Node>>) -> Answer<Settings> {
+    Ok(Json(node.settings()))
 }
 
 async fn spaces(State(node): State<Arc<Node>>) -> Answer<Spaces> {

@@ -1,4 +1,4 @@
-//! The routes of sandboxes and images, for the owner, and for other nodes as far as grants allow.
+//! The routes of sandboxes, for the owner, and for other nodes as far as grants allow.
 use std::sync::Arc;
 
 use axum::{
@@ -22,8 +22,8 @@ use super::{
     types::{
         Done, Progress, ProgressLine, SCHEMA,
         sandbox::{
-            DirListing, ExecBody, FileStat, FileWritten, ImageBody, Images, PathParams,
-            SandboxBody, SandboxCreated, Sandboxes,
+            DirListing, ExecBody, FileStat, FileWritten, PathParams, SandboxBody, SandboxCreated,
+            Sandboxes,
         },
     },
 };
@@ -53,7 +53,6 @@ pub(super) fn routes() -> Router<Arc<Node>> {
         )
         .route("/v1/sandboxes/{sandbox}/stat", get(stat))
         .route("/v1/sandboxes/{sandbox}/dir", put(make_dir).get(list_dir))
-        .route("/v1/images", get(images).post(build_image))
 }
 
 /// The query of `GET /v1/sandboxes`.
@@ -105,24 +104,10 @@ async fn logs(State(node): Shared, Path(sandbox): Path<String>) -> Result<String
     node.sandbox_logs(&sandbox).await
 }
 
-async fn images(State(node): Shared) -> Answer<Images> {
-    node.images().await.map(Json)
-}
-
-async fn build_image(
-    State(node): Shared,
-    JsonBody(body): JsonBody<ImageBody>,
-) -> Result<Response, ApiError> {
-    node.sandboxes()?;
-    Ok(with_progress(node, move |node, progress| async move {
-        node.build_image(body, progress).await
-    }))
-}
-
 /// Answers with the progress of `work` and then its result, line by line.
 ///
 /// The work goes on when nobody reads any more: half an image helps no one.
-fn with_progress<T, F>(
+pub(super) fn with_progress<T, F>(
     node: Arc<Node>,
     work: impl FnOnce(Arc<Node>, SandboxProgress) -> F,
 ) -> Response

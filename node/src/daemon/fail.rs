@@ -108,6 +108,7 @@ fn refused(refusal: Refusal) -> &'static str {
         Refusal::Spent => "invite_spent",
         Refusal::Closed => "invite_closed",
         Refusal::WrongMesh => "invite_wrong_mesh",
+        Refusal::ApprovalNeeded => "invite_needs_approval",
         _ => "invite_refused",
     }
 }
@@ -168,8 +169,22 @@ pub(crate) fn image(error: &ImageError) -> ApiError {
     if is_disk_full(error) {
         return full(error);
     }
-    let status = StatusCode::INTERNAL_SERVER_ERROR;
-    ApiError::of(status, "image_failed", error).maybe_hint(error.hint())
+    let (status, code) = match error {
+        ImageError::Unknown { .. } | ImageError::NotBuilt { .. } => {
+            (StatusCode::NOT_FOUND, "unknown_image")
+        }
+        ImageError::Ambiguous { .. } => (StatusCode::BAD_REQUEST, "ambiguous_image"),
+        ImageError::BadName { .. } | ImageError::BadPackage { .. } => {
+            (StatusCode::BAD_REQUEST, "bad_name")
+        }
+        ImageError::InUse { .. } => (StatusCode::CONFLICT, "image_in_use"),
+        ImageError::Import { .. } | ImageError::Copy { .. } => {
+            (StatusCode::BAD_REQUEST, "bad_image")
+        }
+        ImageError::Sandbox(source) => return sandbox(source),
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, "image_failed"),
+    };
+    ApiError::of(status, code, error).maybe_hint(error.hint())
 }
 
 fn full<E: Error + fmt::Debug + 'static>(error: &E) -> ApiError {

@@ -418,8 +418,12 @@ impl Node {
                 what: "in a state this release has no word for".to_owned(),
             },
         };
+        let fork = self.forks(authority).into_iter().find(|fork| {
+            fork.author.id == why.author.to_string() && fork.space.id == why.space.to_string()
+        });
         Why {
             schema: SCHEMA,
+            fork,
             id: why.id.to_string(),
             arrival: why.arrival,
             state,

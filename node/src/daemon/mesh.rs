@@ -1,10 +1,7 @@
-//! The mesh: init, join, invites, spaces, agents, peers.
-use std::net::SocketAddr;
-
+//! The mesh: init, join, spaces, agents, peers.
 use axum::http::StatusCode;
 use rhizome_identity::{
-    AgentInfo, Authority, Invite, InviteEndpoint, InviteParams, InviteState, RecordId, Role,
-    RootKey, SpaceId, SpaceInfo, issue, keyfile,
+    AgentInfo, Authority, Invite, RecordId, Role, RootKey, SpaceId, SpaceInfo, issue, keyfile,
 };
 use rhizome_memory::{Lane, now_ms};
 use rhizome_mesh::net::{PathKind, PeerInfo, PeerState as MeshPeerState, SyncState};
@@ -16,21 +13,13 @@ use crate::{
         Named, SCHEMA,
         memory::WhyRecord,
         mesh::{
-            Agent, AgentBody, AgentCreated, Agents, Founded, InitBody, InviteBody, InviteCreated,
-            InviteInfo, Invites, JoinBody, Joined, Peer, PeerPath, PeerState, PeerSync, Peers,
-            Space, SpaceBody, SpaceCreated, Spaces,
+            Agent, AgentBody, AgentCreated, Agents, Founded, InitBody, JoinBody, Joined, Peer,
+            PeerPath, PeerState, PeerSync, Peers, Space, SpaceBody, SpaceCreated, Spaces,
         },
     },
     config::check_name,
     error::ApiError,
 };
-
-/// How long an invite holds if nothing is said, in seconds.
-const INVITE_SECS: u64 = 24 * 60 * 60;
-/// The longest an invite may hold, in seconds.
-const MAX_INVITE_SECS: u64 = 366 * 24 * 60 * 60;
-/// Addresses of one node in an invite: more make it long without making it better.
-const MAX_INVITE_ADDRS: usize = 4;
 
 impl Node {
     /// Founds a mesh on this node.
@@ -126,71 +115,6 @@ impl Node {
                 .map(|member| member.role.to_string())
                 .unwrap_or_default(),
             spaces: names.spaces(&joined.spaces),
-        })
-    }
-
-    /// Opens an invite.
-    pub(crate) async fn create_invite(&self, body: InviteBody) -> Result<InviteCreated, ApiError> {
-        let authority = self.need_mesh()?;
-        let role: Role = match body.role.as_deref() {
-            None => Role::Writer,
-            Some(role) => role
-                .parse()
-                .map_err(|error| ApiError::bad_request("no such role").caused_by(Some(&error)))?,
-        };
-        let spaces = self.resolve_spaces(&authority, &body.spaces)?;
-        let secs = body.expires_secs.unwrap_or(INVITE_SECS);
-        if secs == 0 || secs > MAX_INVITE_SECS {
-            return Err(ApiError::bad_request(
-                "an invite holds from a second to a year",
-            ));
-        }
-        let uses = body.uses.unwrap_or(1);
-        if uses == 0 {
-            return Err(ApiError::bad_request("an invite has at least one use"));
-        }
-        let addrs = self.invite_addrs(&body.addrs)?;
-        let endpoint = InviteEndpoint {
-            node: self.id(),
-            addrs: addrs.clone(),
-        };
-        let invite = self
-            .append(move |key, authority, now| {
-                let params = InviteParams {
-                    role,
-                    spaces,
-                    uses,
-                    not_after_ms: now.saturating_add(secs * 1_000),
-                    approve: false,
-                    endpoints: vec![endpoint],
-                };
-                let (record, invite) =
-                    issue::open_invite(key, authority, params, now).map_err(fail::issue)?;
-                Ok((vec![record], invite))
-            })
-            .await?;
-        let authority = self.replica.authority();
-        let state = authority
-            .invite(&invite.id())
-            .ok_or_else(|| ApiError::internal("the new invite is not in the log"))?;
-        Ok(InviteCreated {
-            schema: SCHEMA,
-            info: invite_info(&authority, state),
-            invite: invite.to_string(),
-            addrs: addrs.iter().map(ToString::to_string).collect(),
-        })
-    }
-
-    /// Lists the invites of the mesh.
-    pub(crate) fn invites(&self) -> Result<Invites, ApiError> {
-        let authority = self.need_mesh()?;
-        let invites = authority
-            .invites()
-            .map(|state| invite_info(&authority, state))
-            .collect();
-        Ok(Invites {
-            schema: SCHEMA,
-            invites,
         })
     }
 
@@ -420,37 +344,6 @@ impl Node {
         Ok(spaces)
     }
 
-    fn invite_addrs(&self, wanted: &[String]) -> Result<Vec<SocketAddr>, ApiError> {
-        let parse = |text: &String| {
-            text.parse::<SocketAddr>().map_err(|error| {
-                let message = format!("`{}` is no address", super::memory::clip(text));
-                ApiError::bad_request(message)
-                    .caused_by(Some(&error))
-                    .hint("write it as ip:port")
-            })
-        };
-        let mut addrs = if wanted.is_empty() {
-            let own = &self.config.advertise;
-            if own.is_empty() {
-                self.mesh.local_addrs()
-            } else {
-                own.clone()
-            }
-        } else {
-            wanted.iter().map(parse).collect::<Result<_, _>>()?
-        };
-        addrs.retain(|addr| !addr.ip().is_unspecified() && addr.port() != 0);
-        // Loopback is of use to a node on the same machine alone, so it comes last.
-        addrs.sort_by_key(|addr| addr.ip().is_loopback());
-        addrs.truncate(MAX_INVITE_ADDRS);
-        if addrs.is_empty() {
-            let message = "this node knows no address at which others could reach it";
-            return Err(ApiError::new(StatusCode::CONFLICT, "no_address", message)
-                .hint("start it with `--bind ip:port` or `--advertise ip:port`"));
-        }
-        Ok(addrs)
-    }
-
     fn space_of(&self, authority: &Authority, info: &SpaceInfo) -> Space {
         let stats = self.replica.sync_state(&info.id);
         let members = authority
@@ -483,6 +376,11 @@ impl Node {
             not_after_ms: info.not_after_ms,
             here: self.agents().by_id(&info.id).is_some(),
             default: self.agents().default_agent().id() == info.id,
+            forked: self
+                .replica
+                .forks()
+                .iter()
+                .any(|fork| fork.author == info.id),
         }
     }
 }
@@ -491,29 +389,6 @@ fn already_member(mesh: &str, name: &str) -> ApiError {
     let message = format!("this node belongs to the mesh `{name}` ({mesh}) already");
     ApiError::new(StatusCode::CONFLICT, "already_in_mesh", message)
         .hint("use a data directory of its own for each mesh")
-}
-
-fn invite_info(authority: &Authority, state: &InviteState) -> InviteInfo {
-    let names = Names(authority);
-    let word = if state.closed {
-        "closed"
-    } else if state.used >= state.uses {
-        "spent"
-    } else if now_ms() > state.not_after_ms {
-        "expired"
-    } else {
-        "open"
-    };
-    InviteInfo {
-        id: state.id.to_string(),
-        role: state.role.to_string(),
-        spaces: names.spaces(&state.spaces),
-        uses: state.uses,
-        used: state.used,
-        not_after_ms: state.not_after_ms,
-        issuer: names.node(&state.issuer),
-        state: word.to_owned(),
-    }
 }
 
 fn peer_of(authority: &Authority, peer: PeerInfo) -> Peer {

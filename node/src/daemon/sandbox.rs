@@ -1,11 +1,10 @@
-//! Sandboxes and images, as the API shows them.
+//! Sandboxes, as the API shows them.
 use std::collections::BTreeMap;
 
-use axum::http::StatusCode;
 use rhizome_identity::{AgentId, Hash, Role, SpaceId};
 use rhizome_sandbox::{
     FileDownload, Progress as SandboxProgress, SandboxInfo, SandboxSpec, SandboxState,
-    channel::ExecHandle, image::ImageInfo,
+    channel::ExecHandle,
 };
 use tokio::io::AsyncRead;
 
@@ -14,8 +13,8 @@ use crate::{
     api::types::{
         SCHEMA,
         sandbox::{
-            DirListing, ExecBody, FileEntry, FileKind, FileStat, Image, ImageBody, ImageBuilt,
-            Images, Sandbox, SandboxBody, SandboxCreated, Sandboxes,
+            DirListing, ExecBody, FileEntry, FileKind, FileStat, Sandbox, SandboxBody,
+            SandboxCreated, Sandboxes,
         },
     },
     error::ApiError,
@@ -259,49 +258,6 @@ impl Node {
         written.map_err(|error| fail::sandbox(&error))
     }
 
-    /// Builds an image, or finds it built.
-    pub(crate) async fn build_image(
-        &self,
-        body: ImageBody,
-        progress: SandboxProgress,
-    ) -> Result<ImageBuilt, ApiError> {
-        let images = self.sandboxes()?.images();
-        let built = match &body.name[..] {
-            "minimal" if body.packages.is_empty() => images.build_minimal(progress).await,
-            "minimal" => {
-                return Err(ApiError::bad_request("the minimal image has no packages")
-                    .hint("add packages to the image `debian`"));
-            }
-            "debian" => images.build_debian(&body.packages, progress).await,
-            other => {
-                let message = format!(
-                    "there is no recipe for an image `{}`",
-                    super::memory::clip(other)
-                );
-                return Err(
-                    ApiError::new(StatusCode::NOT_FOUND, "unknown_image", message)
-                        .hint("the recipes are `minimal` and `debian`"),
-                );
-            }
-        };
-        let image = image_of(built.map_err(|error| fail::image(&error))?);
-        Ok(ImageBuilt {
-            schema: SCHEMA,
-            image,
-        })
-    }
-
-    /// Lists the images.
-    pub(crate) async fn images(&self) -> Result<Images, ApiError> {
-        let sandboxes = self.sandboxes()?.clone();
-        let found = super::node::blocking(move || sandboxes.images().list()).await?;
-        let images = found.map_err(|error| fail::image(&error))?;
-        Ok(Images {
-            schema: SCHEMA,
-            images: images.into_iter().map(image_of).collect(),
-        })
-    }
-
     fn sandbox_of(&self, info: SandboxInfo) -> Sandbox {
         let authority = self.replica.authority();
         let names = Names(&authority);
@@ -386,16 +342,5 @@ fn file_entry(name: String, stat: &rhizome_sandbox::FileStat) -> FileEntry {
         kind,
         size: stat.size,
         mode: stat.mode,
-    }
-}
-
-fn image_of(info: ImageInfo) -> Image {
-    Image {
-        id: info.id,
-        name: info.name,
-        bytes: info.size_bytes,
-        created_ms: info.created_ms,
-        kernel: info.kernel,
-        lineage: info.lineage,
     }
 }

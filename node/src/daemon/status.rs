@@ -1,5 +1,5 @@
 //! Who and how this node is.
-use rhizome_identity::Role;
+use rhizome_identity::{Authority, Role};
 use rhizome_memory::RecoveryReport;
 
 use super::{
@@ -10,7 +10,7 @@ use super::{
 use crate::{
     api::types::{
         SCHEMA,
-        node::{Recovery, SandboxSummary, SelfInfo, SelfSpace, Status},
+        node::{Fork, Recovery, SandboxSummary, SelfInfo, SelfSpace, Settings, Status},
     },
     error::ApiError,
 };
@@ -85,7 +85,29 @@ impl Node {
             connected,
             sandboxes: self.sandbox_summary(),
             recovery: self.recovery(),
+            forks: self.forks(&authority),
         })
+    }
+
+    /// Returns the agents that signed two histories.
+    pub(super) fn forks(&self, authority: &Authority) -> Vec<Fork> {
+        let names = Names(authority);
+        let forks = self.replica.forks().into_iter().map(|fork| Fork {
+            space: names.space(&fork.space),
+            author: names.agent(&fork.author),
+            ours: fork.ours.to_string(),
+            theirs: fork.theirs.to_string(),
+        });
+        forks.collect()
+    }
+
+    /// Returns every setting and where it came from.
+    pub(crate) fn settings(&self) -> Settings {
+        Settings {
+            schema: SCHEMA,
+            file: self.data.join("config.json").display().to_string(),
+            settings: self.config.settings(),
+        }
     }
 
     fn sandbox_summary(&self) -> SandboxSummary {

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// What an image is called whose root file system has no name.
-const UNNAMED: &str = "step";
+pub(super) const UNNAMED: &str = "step";
 
 impl ImageStore {
     /// Puts kernel, initial file system and userland together; an image with the same parts is

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::ImportError;
-use crate::{apt::AptError, command::CommandError, kernel::KernelError};
+use crate::{SandboxError, apt::AptError, command::CommandError, kernel::KernelError};
 
 /// Why an image cannot be used or made.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +59,33 @@ pub enum ImageError {
         path: PathBuf,
         /// Why it is refused.
         source: Box<ImportError>,
+    },
+    /// A sandbox that was needed on the way failed.
+    #[error("a sandbox that the image needs failed")]
+    Sandbox(#[source] Box<SandboxError>),
+    /// What a guest sent cannot become an image.
+    #[error("the files of the guest cannot be taken: {what}")]
+    Guest {
+        /// Why.
+        what: String,
+    },
+    /// A step of a recipe failed.
+    #[error("the step on line {line} ended with {ended}: {tail}")]
+    Step {
+        /// Its line in the recipe.
+        line: usize,
+        /// How it ended.
+        ended: String,
+        /// The last of what it said.
+        tail: String,
+    },
+    /// Something cannot be copied into an image.
+    #[error("`{}` {what}", path.display())]
+    Copy {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        what: &'static str,
     },
     /// A name is not one.
     #[error("`{name}` is not an image name")]
@@ -117,8 +144,15 @@ impl ImageError {
             Self::Import { source, .. } => source.hint(),
             Self::BadName { .. } => Some("use 1 to 64 of a-z A-Z 0-9 . _ : - and begin with a letter or digit; `minimal` and `debian` are taken".to_owned()),
             Self::InUse { .. } => Some("end what uses it first".to_owned()),
-            Self::Io { .. } | Self::BadPackage { .. } => None,
+            Self::Sandbox(source) => source.hint(),
+            Self::Step { .. } => Some("the steps before it are kept; a sandbox has no network unless its policy allows one".to_owned()),
+            Self::Guest { .. } => Some("the image needs `sh` and `tar` for its files to be taken".to_owned()),
+            Self::Io { .. } | Self::BadPackage { .. } | Self::Copy { .. } => None,
         }
+    }
+
+    pub(super) fn sandbox(source: SandboxError) -> Self {
+        Self::Sandbox(Box::new(source))
     }
 
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {

@@ -38,6 +38,8 @@ use crate::{Progress, ProgressEvent, progress::step};
 
 /// Changed whenever the same image would come out otherwise.
 const RECIPE: u32 = 1;
+/// Most bytes of one archive that is taken in.
+pub(super) const MAX_LAYER_BYTES: u64 = layer::MAX_BYTES;
 /// Free bytes that are left alone.
 const SPARE_BYTES: u64 = 512 * 1024 * 1024;
 
@@ -143,17 +145,50 @@ pub(super) async fn import(
     staged.commit(rootfs).await
 }
 
-/// Packs an archive from a guest, as one layer over nothing; the guest is hostile.
-pub(super) fn merge_bare(
+/// Makes an archive of ours of one that a guest sent, as one layer over nothing.
+pub(super) async fn bare_archive(
     archive: &Path,
     to: &Path,
     free: u64,
     progress: &Progress,
-) -> Result<u64, ImportError> {
-    let scratch = archive.parent().unwrap_or(Path::new("/"));
-    let source = Source::open(archive, scratch, free, true)?;
-    let described = bare(&source, archive)?;
-    merge(&source, &described, to, free, progress)
+) -> Result<(), ImageError> {
+    let (from, to, told) = (archive.to_owned(), to.to_owned(), progress.clone());
+    let merged = blocking(move || {
+        let scratch = from.parent().unwrap_or(Path::new("/"));
+        let source = Source::open(&from, scratch, free, true)?;
+        let described = bare(&source, &from)?;
+        merge_with(&source, &described, &made_at_boot(), &to, free, &told)
+    });
+    merged.await.map(drop).map_err(|source| ImageError::Import {
+        path: archive.to_owned(),
+        source: Box::new(source),
+    })
+}
+
+/// What a guest's own view of its files holds that is no part of an image, hidden as a last layer
+/// would; and the directories that its agent mounts.
+fn made_at_boot() -> Vec<layer::Item> {
+    let item = |path: &str, what: What, mode: u32| layer::Item {
+        path: path.as_bytes().to_vec(),
+        what,
+        meta: layer::Meta {
+            mode,
+            ..layer::Meta::default()
+        },
+    };
+    let hidden = [".wh.init", "usr/local/bin/.wh.rhizome", "lib/.wh.rhizome"];
+    let made = [
+        ("dev", 0o755),
+        ("proc", 0o555),
+        ("run", 0o755),
+        ("sys", 0o555),
+        ("tmp", 0o1777),
+    ];
+    hidden
+        .map(|path| item(path, What::File { size: 0 }, 0))
+        .into_iter()
+        .chain(made.map(|(path, mode)| item(path, What::Dir, mode)))
+        .collect()
 }
 
 async fn blocking<T: Send + 'static>(
@@ -297,6 +332,18 @@ fn merge(
     free: u64,
     progress: &Progress,
 ) -> Result<u64, ImportError> {
+    merge_with(source, described, &[], to, free, progress)
+}
+
+/// As [`merge`], with `last` as a layer of our own on top; it has no files of its own.
+fn merge_with(
+    source: &Source,
+    described: &Described,
+    last: &[layer::Item],
+    to: &Path,
+    free: u64,
+    progress: &Progress,
+) -> Result<u64, ImportError> {
     let mut tree = Tree::default();
     let mut budget = Budget {
         // The archive, the tree and the packed image all lie on the disk for a while.
@@ -320,6 +367,9 @@ fn merge(
             entry += 1;
             Ok(())
         })?;
+    }
+    for (entry, item) in (0..).zip(last) {
+        tree.apply(described.layers.len(), entry, item.clone())?;
     }
     let listing = tree.listing();
     let content: u64 = listing.files.values().map(|(data, _)| data.size).sum();

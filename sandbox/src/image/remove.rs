@@ -1,8 +1,8 @@
 //! Images go when they are told to, and never while a sandbox needs one.
 //!
 //! Several daemons may share a store, and a sandbox may sleep for days, so use is written down: a
-//! sandbox leaves a mark in its image that names its directory. A mark whose directory is gone
-//! means nothing any more.
+//! sandbox leaves a mark in its image that names a path of its own. A mark whose path is gone means
+//! nothing any more.
 
 use std::{
     collections::BTreeSet,
@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Image, ImageError, ImageInfo, ImageStore};
+use super::{Image, ImageError, ImageInfo, ImageStore, assemble::UNNAMED};
 use crate::{
     Progress,
     progress::step,
@@ -33,15 +33,16 @@ pub struct Removed {
 }
 
 impl Image {
-    /// Writes down that the sandbox in `dir` needs this image, until that directory is gone.
+    /// Writes down that a sandbox needs this image for as long as `path` is there: a file or
+    /// directory of the sandbox that goes when it ends.
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub(crate) fn mark_used(&self, dir: &Path) -> io::Result<()> {
+    pub(crate) fn mark_used(&self, path: &Path) -> io::Result<()> {
         use std::os::unix::ffi::OsStrExt;
         let marks = self.dir.join(USERS);
         fs::create_dir_all(&marks)?;
-        let path = dir.as_os_str().as_bytes();
+        let path = path.as_os_str().as_bytes();
         let name = blake3::hash(path).to_hex();
         write_atomic(&marks.join(&name[..16]), path)
     }
@@ -59,7 +60,7 @@ impl Image {
                 continue;
             };
             let dir = PathBuf::from(std::ffi::OsString::from_vec(path));
-            if dir.is_dir() {
+            if dir.exists() {
                 users.push(dir);
             } else {
                 let _ = fs::remove_file(mark.path());
@@ -116,7 +117,7 @@ impl ImageStore {
         stored.sort_by_key(|image| std::cmp::Reverse(image.info.created_ms));
         let mut kept = Vec::new();
         for image in stored {
-            let is_newest = names.insert(image.info.name.clone());
+            let is_newest = image.info.name != UNNAMED && names.insert(image.info.name.clone());
             if is_newest || !image.users().is_empty() {
                 kept.push(image);
             } else {

@@ -106,7 +106,8 @@ impl Roots {
 
     /// Returns the newest of a name.
     pub(super) fn newest(&self, name: &str) -> Option<Rootfs> {
-        self.all().into_iter().find(|rootfs| rootfs.name == name)
+        let mut all = self.all().into_iter();
+        all.find(|rootfs| !name.is_empty() && rootfs.name == name)
     }
 
     /// Removes one; images that were made of it keep their own link to its file.

@@ -196,7 +196,12 @@ async fn reserve(
         },
     };
     let dir = inner.dir.join(id.to_string());
-    let entry = Arc::new(Entry::new(dir, info, spec.env, inner.stop.child_token()));
+    let entry = Arc::new(Entry::new(
+        dir,
+        info,
+        image.environment(&spec.env),
+        inner.stop.child_token(),
+    ));
     list(inner, &entry)?;
     let written = make_private_dir(&entry.dir).and_then(|()| entry.save());
     if let Err(source) = written {
@@ -333,6 +338,7 @@ async fn prepare(
 ) -> Result<VmRequest, SandboxError> {
     let dir = entry.vm_dir();
     make_private_dir(&dir).map_err(directory(&dir))?;
+    image.mark_used(&dir).map_err(directory(&dir))?;
     let info = entry.info();
     let mut kernel_args = vec![format!("rhizome.hostname={}", hostname(&info))];
     let mut disks = Vec::new();

@@ -25,6 +25,7 @@ use crate::net::{
 };
 
 use super::{
+    approvals::Approvals,
     lobby::Lobby,
     records,
     wire::{self, BINDING_LABEL, MAX_NAME, MAX_REQUEST, Refused, Request, VERSION, kind},
@@ -47,6 +48,7 @@ struct Inner {
     replica: Replica,
     book: Book,
     lobby: Lobby,
+    approvals: Approvals,
     slots: Semaphore,
     /// Held from the check of an invite to the durable grant that spends it.
     redeem: Mutex<()>,
@@ -69,13 +71,14 @@ impl ProtocolHandler for JoinProtocol {
 
 impl JoinProtocol {
     /// Makes the handler of node `key`.
-    pub(crate) fn new(key: NodeKey, replica: Replica, book: Book) -> Self {
+    pub(crate) fn new(key: NodeKey, replica: Replica, book: Book, approvals: Approvals) -> Self {
         Self {
             inner: Arc::new(Inner {
                 key,
                 replica,
                 book,
                 lobby: Lobby::default(),
+                approvals,
                 slots: Semaphore::new(MAX_JOINS),
                 redeem: Mutex::new(()),
             }),
@@ -231,7 +234,9 @@ impl Inner {
         if invite.issuer != self.key.id() {
             return Err(Refusal::NotIssuer);
         }
-        if invite.approve {
+        let name = &request.node_name;
+        if invite.approve && !self.approvals.ask(invite.id, joiner, name, now) {
+            info!(joiner = %joiner.fmt_short(), ?name, "a node asks to be let in");
             return Err(Refusal::ApprovalNeeded);
         }
         let keys = |space: &_, epoch| self.replica.space_key(space, epoch);
@@ -254,7 +259,8 @@ impl Inner {
             warn!(%error, "cannot record a grant");
             Refusal::Failed
         })?;
-        info!(joiner = %joiner.fmt_short(), name = ?request.node_name, "a node joined");
+        self.approvals.done(&joiner);
+        info!(joiner = %joiner.fmt_short(), ?name, "a node joined");
         Ok(())
     }
 

@@ -325,6 +325,9 @@ pub struct Why {
     /// Why the author may not write any more, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub denied: Option<String>,
+    /// Where its author signed two histories in this space, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork: Option<super::node::Fork>,
     /// The records that let the author write, from the mesh's genesis to the author's certificate.
     #[serde(default)]
     pub chain: Vec<WhyRecord>,

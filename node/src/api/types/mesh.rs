@@ -85,6 +85,9 @@ pub struct InviteBody {
     /// Addresses to put into it (`ip:port`) instead of the node's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addrs: Vec<String>,
+    /// Whether somebody at this node has to approve each newcomer.
+    #[serde(default)]
+    pub approve: bool,
 }
 
 /// The answer to [`InviteBody`].
@@ -121,6 +124,51 @@ pub struct InviteInfo {
     pub issuer: Named,
     /// `open`, `spent`, `expired` or `closed`.
     pub state: String,
+    /// Whether newcomers have to be approved.
+    #[serde(default)]
+    pub approve: bool,
+}
+
+/// `DELETE /v1/invites/{invite}`: the invite as it is now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InviteClosed {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// The invite.
+    #[serde(flatten)]
+    pub info: InviteInfo,
+}
+
+/// A node that asked to be let in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinRequest {
+    /// The node, by the name it gave itself.
+    pub node: Named,
+    /// The invite that it holds.
+    pub invite: String,
+    /// When it asked last.
+    pub asked_ms: u64,
+    /// Whether it may come in when it asks again.
+    pub approved: bool,
+}
+
+/// `GET /v1/invites/requests`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinRequests {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// Who asked.
+    pub requests: Vec<JoinRequest>,
+}
+
+/// `POST /v1/invites/approve`; the answer is the [`JoinRequests`] of that node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApproveBody {
+    /// The node: its id, a unique prefix of it, or the name it gave itself.
+    pub node: String,
 }
 
 /// `GET /v1/invites`.
@@ -223,6 +271,9 @@ pub struct Agent {
     pub here: bool,
     /// Whether it is the agent this node speaks as when none is named.
     pub default: bool,
+    /// Whether it signed two histories, as far as this node knows.
+    #[serde(default)]
+    pub forked: bool,
 }
 
 /// The answer to [`AgentBody`].

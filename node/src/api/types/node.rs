@@ -80,6 +80,45 @@ pub struct Status {
     pub sandboxes: SandboxSummary,
     /// What the store's recovery found at the start.
     pub recovery: Recovery,
+    /// Agents that signed two histories.
+    #[serde(default)]
+    pub forks: Vec<Fork>,
+}
+
+/// An agent that signed two histories: two fragments for one position of its chain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fork {
+    /// The space.
+    pub space: Named,
+    /// The agent.
+    pub author: Named,
+    /// The fragment that was here first, and counts here.
+    pub ours: String,
+    /// The one that contradicts it; kept as evidence.
+    pub theirs: String,
+}
+
+/// One setting of the daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// Its name, as `config.json` has it.
+    pub name: String,
+    /// Its value.
+    pub value: serde_json::Value,
+    /// Where it came from: `default`, `file`, `environment` or `flag`.
+    pub from: String,
+}
+
+/// `GET /v1/config`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// Where `config.json` would be.
+    pub file: String,
+    /// Every setting.
+    pub settings: Vec<Setting>,
 }
 
 /// Sandboxes in numbers.

@@ -69,7 +69,14 @@ async fn list(context: &Context) -> Result<(), Failure> {
                     .as_deref()
                     .map_or_else(|| "all".to_owned(), |spaces| names(spaces, "none")),
                 agent.not_after_ms.map_or_else(|| "-".to_owned(), utc),
-                if agent.here { "here" } else { "-" }.to_owned(),
+                if agent.forked {
+                    "forked"
+                } else if agent.here {
+                    "here"
+                } else {
+                    "-"
+                }
+                .to_owned(),
             ]
         })
 }

@@ -12,11 +12,11 @@ use super::{Context, Failure, short};
 use crate::{
     api::types::{
         Done,
-        node::{Check, CheckStatus, Doctor as Report, Status},
+        node::{Check, CheckStatus, Doctor as Report, Fork, Setting, Settings, Status},
     },
     cli::{
         client::with_query,
-        ui::{ago, size},
+        ui::{ago, plain, size},
     },
     config::UpFlags,
     datadir,
@@ -166,9 +166,45 @@ pub(crate) async fn status(context: &Context) -> Result<(), Failure> {
                 .unwrap_or_default()
         ))?,
     }
+    for Fork {
+        space,
+        author,
+        ours,
+        theirs,
+    } in &status.forks
+    {
+        ui.line(&format!(
+            "fork: {} signed two histories in {}: {ours} counts here, {theirs} is kept as evidence",
+            plain(&author.to_string()),
+            plain(&space.to_string())
+        ))?;
+    }
     for note in &status.recovery.notes {
         ui.line(&format!("recovery: {note}"))?;
     }
+    Ok(())
+}
+
+/// Prints every setting of the running daemon.
+pub(crate) async fn config_show(context: &Context) -> Result<(), Failure> {
+    let answer: Settings = context.client.get("/v1/config").await?;
+    let columns = ["setting", "value", "from"];
+    context.ui.list(
+        &answer.settings,
+        "no settings",
+        columns,
+        |setting: &Setting| {
+            let value = match &setting.value {
+                serde_json::Value::String(text) => text.clone(),
+                serde_json::Value::Null => "-".to_owned(),
+                other => other.to_string(),
+            };
+            [setting.name.clone(), value, setting.from.clone()]
+        },
+    )?;
+    context
+        .ui
+        .status(&format!("file: {} (it need not exist)", answer.file));
     Ok(())
 }
 

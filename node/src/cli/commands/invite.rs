@@ -1,13 +1,22 @@
-//! `rhizome invite create|list`.
+//! `rhizome invite create|list|close|requests|approve`.
 
 use clap::Subcommand;
 use qrcode::{QrCode, render::unicode};
 
 use super::{Context, Failure, names, seconds, short};
 use crate::{
-    api::types::mesh::{InviteBody, InviteCreated, InviteInfo, Invites},
-    cli::ui::utc,
+    api::types::mesh::{
+        ApproveBody, InviteBody, InviteClosed, InviteCreated, InviteInfo, Invites, JoinRequest,
+        JoinRequests,
+    },
+    cli::{
+        client::encode,
+        ui::{headline, utc},
+    },
 };
+
+/// Characters of a newcomer's name that are shown.
+const NAME_WIDTH: usize = 40;
 
 /// What to do with invites.
 #[derive(Debug, Subcommand)]
@@ -32,12 +41,27 @@ pub(crate) enum Verb {
         /// Address to put into it instead of the node's own, as ip:port; repeat for several
         #[arg(long = "addr", value_name = "ADDR")]
         addrs: Vec<String>,
+        /// Let nobody in whom somebody at this node has not approved
+        #[arg(long)]
+        approve: bool,
         /// Draw it as a QR code as well
         #[arg(long)]
         qr: bool,
     },
     /// List the invites of the mesh
     List,
+    /// Close an invite before it expires; who has joined by it stays
+    Close {
+        /// The string, the invite's id, or a prefix of it
+        invite: String,
+    },
+    /// List the nodes that wait for approval at this node
+    Requests,
+    /// Let a node in that waits for approval; it then joins again with the same invite
+    Approve {
+        /// Its id, a prefix of it, or the name it gave itself
+        node: String,
+    },
 }
 
 pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
@@ -48,6 +72,7 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
             uses,
             expires,
             addrs,
+            approve,
             qr,
         } => {
             let body = InviteBody {
@@ -56,11 +81,66 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
                 uses: Some(uses),
                 expires_secs: Some(expires),
                 addrs,
+                approve,
             };
             create(context, body, qr).await
         }
         Verb::List => list(context).await,
+        Verb::Close { invite } => close(context, &invite).await,
+        Verb::Requests => requests(context).await,
+        Verb::Approve { node } => approve(context, node).await,
     }
+}
+
+async fn close(context: &Context, invite: &str) -> Result<(), Failure> {
+    let path = format!("/v1/invites/{}", encode(invite));
+    let closed: InviteClosed = context.client.delete(&path).await?;
+    if context.ui.is_json() {
+        return context.ui.object(&closed);
+    }
+    let InviteInfo { id, used, uses, .. } = &closed.info;
+    context.ui.line(&format!(
+        "the invite {} is closed; {used} of {uses} used it",
+        short(id)
+    ))
+}
+
+async fn requests(context: &Context) -> Result<(), Failure> {
+    let answer: JoinRequests = context.client.get("/v1/invites/requests").await?;
+    let columns = ["node", "name", "invite", "asked", "state"];
+    let none = "no node waits for approval";
+    context
+        .ui
+        .list(&answer.requests, none, columns, |request: &JoinRequest| {
+            [
+                short(&request.node.id),
+                headline(&request.node.name, NAME_WIDTH),
+                short(&request.invite),
+                utc(request.asked_ms),
+                if request.approved {
+                    "approved"
+                } else {
+                    "waits"
+                }
+                .to_owned(),
+            ]
+        })
+}
+
+async fn approve(context: &Context, node: String) -> Result<(), Failure> {
+    let body = ApproveBody { node };
+    let answer: JoinRequests = context.client.post("/v1/invites/approve", &body).await?;
+    if context.ui.is_json() {
+        return context.ui.object(&answer);
+    }
+    for request in &answer.requests {
+        context.ui.line(&format!(
+            "approved {} {}; it is let in when it joins again",
+            short(&request.node.id),
+            headline(&request.node.name, NAME_WIDTH)
+        ))?;
+    }
+    Ok(())
 }
 
 async fn create(context: &Context, body: InviteBody, qr: bool) -> Result<(), Failure> {

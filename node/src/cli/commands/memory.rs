@@ -377,6 +377,12 @@ async fn why(context: &Context, fragment: &str) -> Result<(), Failure> {
         "document: {} ({}), {} bytes",
         why.doc, why.kind, why.body_len
     ))?;
+    if let Some(fork) = &why.fork {
+        ui.line(&format!(
+            "fork: its author signed two histories here: {} counts, {} is kept as evidence",
+            fork.ours, fork.theirs
+        ))?;
+    }
     if let Some(denied) = &why.denied {
         ui.line(&format!("denied: {}", plain(denied)))?;
     }
