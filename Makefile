@@ -2,7 +2,7 @@
 CARGO ?= cargo
 # No -p below: a build of one package resolves features anew and compiles the network stack again.
 
-.PHONY: help build demo test check bench setup
+.PHONY: help build demo test check bench fuzz setup
 
 help: ## List the everyday verbs
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -26,6 +26,13 @@ check: ## Format, lint and audit as a reviewer would
 
 bench: ## Measure, each figure with its limit beside it
 	$(CARGO) bench --workspace --benches
+
+TARGET ?=
+SECONDS ?= 60
+CRATES ?= guest,identity,memory,mesh,sandbox
+fuzz: ## Fuzz every parser of foreign bytes (TARGET=name SECONDS=60 CRATES=identity,guest)
+	cd fuzz && $(CARGO) build --no-default-features --features $(CRATES)
+	cd fuzz && $(CARGO) run --quiet --no-default-features --features $(CRATES) --bin all -- $(SECONDS) $(TARGET)
 
 setup: ## Install the programs that sandboxes need
 	$(CARGO) run --quiet --bin rhizome-lab -- setup

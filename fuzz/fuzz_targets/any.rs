@@ -4,8 +4,7 @@
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
-
-type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
+use rhizome_fuzz::targets;
 
 static CHOSEN: OnceLock<fn(&[u8])> = OnceLock::new();
 
@@ -26,13 +25,3 @@ fuzz_target!(
         CHOSEN.get().expect("it was chosen at the beginning")(input);
     }
 );
-
-fn targets() -> Vec<Target> {
-    [
-        rhizome_identity::fuzz::TARGETS,
-        rhizome_memory::fuzz::TARGETS,
-        rhizome_mesh::fuzz::TARGETS,
-        rhizome_guest::fuzz::TARGETS,
-    ]
-    .concat()
-}
