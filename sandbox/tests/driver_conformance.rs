@@ -56,6 +56,25 @@ async fn life(candidate: &Candidate) {
     let counted = count(&channel).await;
     counter_passes(&channel, counted).await;
 
+    // What the guest has freed is the host's again.
+    sh(
+        &channel,
+        "dd if=/dev/urandom of=/tmp/x bs=1M count=64 2>/dev/null",
+    )
+    .await;
+    let used = vm.ram().unwrap().resident().unwrap();
+    sh(&channel, "rm /tmp/x").await;
+    let begun = Instant::now();
+    loop {
+        let now = vm.ram().unwrap().resident().unwrap();
+        if now < used - (32 << 20) {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{now} of {used}");
+        // Nothing tells: the guest's kernel reports when it finds the time.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+
     // A second session after the first, and a third through another daemon.
     drop((channel, doors));
     let (channel, doors) = talk(&vm).await;

@@ -22,6 +22,7 @@ const WANTED: &[(&str, bool)] = &[
     ("ext4", false),
     ("tun", false),
     ("fuse", false),
+    ("virtio_balloon", false),
 ];
 /// Most files looked at in a module tree.
 const MAX_FILES: usize = 50_000;

@@ -11,7 +11,7 @@ const PORT_NAME: &str = "rhizome";
 const MACHINE: &str = "microvm,rtc=on,pit=off,pic=off";
 const BIOS: &str = "qboot.rom";
 /// Number of the list of devices below: a change to it is a change to the machine.
-const DEVICES: u32 = 1;
+const DEVICES: u32 = 2;
 
 /// Returns what a guest's machine is; a guest at rest needs an equal one.
 pub(super) fn machine(accel: Accel) -> String {
@@ -92,6 +92,10 @@ pub(super) fn arguments(
         format!("socket,id=channel,path={CHANNEL_SOCKET},server=on,wait=off"),
         "-device".to_owned(),
         format!("virtserialport,chardev=channel,name={PORT_NAME}"),
+        // The guest says which memory it has freed, and that is then a hole: neither copied nor
+        // stored, and the host's to use.
+        "-device".to_owned(),
+        "virtio-balloon-device,free-page-reporting=on".to_owned(),
         // The last: when the monitor answers there, the other two listen.
         "-chardev".to_owned(),
         "socket,id=control,fd=1,server=on,wait=off".to_owned(),
