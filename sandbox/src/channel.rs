@@ -8,6 +8,7 @@
 //! by the credit that it has. When the channel ends, all that runs on it ends at once with an
 //! error that carries the reason.
 
+mod connect;
 mod door;
 mod error;
 mod exec;
@@ -15,6 +16,9 @@ mod files;
 mod greeting;
 mod limits;
 mod mux;
+mod programs;
+mod sleep;
+mod watch;
 
 use std::{
     path::Path,
@@ -31,11 +35,14 @@ use tokio::{
 };
 
 pub use door::DoorStream;
-pub use error::{ChannelError, ExecError, FileError};
+pub use error::{ChannelError, ExecError, FileError, ForwardError, QuiesceError};
 pub use exec::{ExecEvent, ExecHandle, ExecInput, ExecOutput, ExecRequest, ExitStatus};
 pub use files::FileReader;
 pub use limits::ChannelLimits;
-pub use rhizome_guest::wire::{FailureCode, Ready};
+pub use programs::ExecStatus;
+pub use rhizome_guest::wire::{Attached, ExecId, FailureCode, ParseExecIdError, PtySize, Ready};
+pub use sleep::{Quiesce, Quiesced, Resume};
+pub use watch::{DirChange, DirWatch, WatchOp};
 
 use crate::{DirEntry, FileStat};
 use mux::{Purpose, Shared};
@@ -47,7 +54,8 @@ pub fn guest_binary() -> &'static [u8] {
 }
 
 /// A session with the agent of one guest. Clones share it; when the last one is dropped, or
-/// [`Self::close`]d, it ends, and with it every program that was started over it.
+/// [`Self::close`]d, it ends. Programs that were started over it wait for the next one; those
+/// that are not kept wait a minute.
 #[derive(Debug, Clone)]
 pub struct GuestChannel {
     owner: Arc<Owner>,
@@ -163,12 +171,98 @@ impl GuestChannel {
         exec::exec(&self.owner.shared, request).await
     }
 
+    /// Returns every program that the guest runs or remembers, the newest first.
+    ///
+    /// # Errors
+    /// [`ExecError::SandboxGone`], [`ExecError::Busy`].
+    pub async fn execs(&self) -> Result<Vec<ExecStatus>, ExecError> {
+        programs::list(&self.owner.shared).await
+    }
+
+    /// Becomes the reader of a program, also of one that has ended or that another channel
+    /// started; whoever read it before gets [`ExecError::TakenOver`].
+    ///
+    /// `from` is how many bytes of output, of both kinds together, are known already: 0 for all
+    /// that the guest still has, `u64::MAX` for none of that.
+    ///
+    /// # Errors
+    /// [`ExecError::NoSuchExec`], [`ExecError::SandboxGone`], [`ExecError::Busy`].
+    pub async fn attach(&self, id: ExecId, from: u64) -> Result<ExecHandle, ExecError> {
+        programs::attach(&self.owner.shared, id, from).await
+    }
+
+    /// Signals a program's process group without attaching it; SIGKILL ends all that it started.
+    ///
+    /// # Errors
+    /// [`ExecError::NoSuchExec`], [`ExecError::Invalid`], [`ExecError::SandboxGone`].
+    pub async fn signal_exec(&self, id: ExecId, number: i32) -> Result<(), ExecError> {
+        programs::signal(&self.owner.shared, id, number).await
+    }
+
+    /// Says whether a program runs on when nobody reads it any more.
+    ///
+    /// # Errors
+    /// [`ExecError::NoSuchExec`], [`ExecError::SandboxGone`].
+    pub async fn keep_exec(&self, id: ExecId, keep: bool) -> Result<(), ExecError> {
+        programs::keep(&self.owner.shared, id, keep).await
+    }
+
+    /// Connects to a TCP port on the guest's loopback device.
+    ///
+    /// # Errors
+    /// Any [`ForwardError`].
+    pub async fn forward(&self, port: u16) -> Result<DoorStream, ForwardError> {
+        connect::connect(&self.owner.shared, port).await
+    }
+
+    /// Watches a directory; with `recursive` also those in it, now and when they come.
+    ///
+    /// # Errors
+    /// Any [`FileError`].
+    pub async fn watch_dir(&self, path: &str, recursive: bool) -> Result<DirWatch, FileError> {
+        watch::watch(&self.owner.shared, path, recursive).await
+    }
+
+    /// Makes the guest fit to be copied: its hook runs, its programs stop, its disks are written
+    /// out and take no more. [`Self::thaw`] lets it go on; [`Self::resumed`] lets a copy go on.
+    ///
+    /// # Errors
+    /// Any [`QuiesceError`]; the guest then runs as before.
+    pub async fn quiesce(&self, how: Quiesce) -> Result<Quiesced, QuiesceError> {
+        sleep::quiesce(&self.owner.shared, how).await
+    }
+
+    /// Undoes [`Self::quiesce`]; a guest that is not at rest is fine.
+    ///
+    /// # Errors
+    /// The channel's end, [`ChannelError::Failed`], [`ChannelError::Busy`].
+    pub async fn thaw(&self) -> Result<(), ChannelError> {
+        self.tell(Kind::Thaw, Vec::new()).await
+    }
+
+    /// Tells the guest that it runs again from a copy. It sets its clock, takes the randomness
+    /// and its new name, counts its generation up, and then lets its programs go on.
+    ///
+    /// # Errors
+    /// The channel's end, [`ChannelError::Failed`], [`ChannelError::Busy`].
+    pub async fn resumed(&self, resume: Resume) -> Result<(), ChannelError> {
+        self.tell(Kind::Resumed, sleep::resumed(resume)?).await
+    }
+
     /// Opens a file to read; links are followed.
     ///
     /// # Errors
     /// Any [`FileError`].
     pub async fn read_file(&self, path: &str) -> Result<FileReader, FileError> {
-        files::read(&self.owner.shared, path).await
+        files::read(&self.owner.shared, path, 0).await
+    }
+
+    /// As [`Self::read_file`], without the first `from` bytes: what a broken transfer has already.
+    ///
+    /// # Errors
+    /// Any [`FileError`].
+    pub async fn read_file_from(&self, path: &str, from: u64) -> Result<FileReader, FileError> {
+        files::read(&self.owner.shared, path, from).await
     }
 
     /// Writes a file and returns its size. It appears under its name, with `mode`, once it is

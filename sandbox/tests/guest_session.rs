@@ -4,71 +4,21 @@
 #[path = "channel_support/guest.rs"]
 mod support;
 
-use std::{path::PathBuf, process::Stdio, time::Duration};
-
 use rhizome_guest::wire::{
-    Exec, Frame, FrameDecoder, Hello, Kind, PROTOCOL_VERSION, Payload, Ready, cost,
+    Exec, ExecId, Frame, FrameDecoder, Hello, Kind, PROTOCOL_VERSION, Payload, Ready, cost,
 };
-use rhizome_sandbox::channel::{ChannelLimits, ExecEvent, GuestChannel};
-use support::{agent, door_port, process_ends, sh};
+use rhizome_sandbox::channel::{ExecEvent, ExecRequest};
+use support::{Listening, process_ends, sh};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
 };
 
-/// An agent behind a listening socket, as behind a virtio port: hosts connect one after another.
-struct Listening {
-    process: std::process::Child,
-    path: PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-impl Listening {
-    async fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("port");
-        let mut process = agent(
-            &["serve", "--socket", path.to_str().unwrap()],
-            Stdio::null(),
-        );
-        door_port(&mut process);
-        Self {
-            process,
-            path,
-            _dir: dir,
-        }
-    }
-
-    async fn stream(&self) -> UnixStream {
-        loop {
-            match UnixStream::connect(&self.path).await {
-                Ok(stream) => return stream,
-                // It says where its door is before it listens.
-                Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
-            }
-        }
-    }
-
-    async fn connect(&self) -> GuestChannel {
-        let stream = self.stream().await;
-        GuestChannel::start(stream, ChannelLimits::default())
-            .await
-            .unwrap()
-            .0
-    }
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 /// A host that writes frames by hand.
 struct Host {
     stream: UnixStream,
     decoder: FrameDecoder,
+    execs: u64,
 }
 
 impl Host {
@@ -76,6 +26,7 @@ impl Host {
         Self {
             stream,
             decoder: FrameDecoder::seeking(),
+            execs: 0,
         }
     }
 
@@ -126,8 +77,10 @@ impl Host {
             argv: [&b"sh"[..], b"-c", script.as_bytes()]
                 .map(<[u8]>::to_vec)
                 .to_vec(),
+            id: ExecId::from_bytes(self.execs.to_be_bytes()),
             ..Exec::default()
         };
+        self.execs += 1;
         self.send(&Frame::new(Kind::Exec, stream, &exec)).await;
     }
 }
@@ -149,8 +102,8 @@ async fn the_agent_outlives_its_hosts() {
 }
 
 #[tokio::test]
-async fn a_host_that_goes_takes_its_programs_with_it() {
-    let listening = Listening::start().await;
+async fn a_program_that_nobody_keeps_waits_a_while_for_a_new_host() {
+    let listening = Listening::start_with(&["--grace-ms", "50"]).await;
     let channel = listening.connect().await;
     let mut handle = channel.exec(sh("echo $$; exec sleep 600")).await.unwrap();
     let Some(Ok(ExecEvent::Stdout(pid))) = handle.events.recv().await else {
@@ -160,12 +113,39 @@ async fn a_host_that_goes_takes_its_programs_with_it() {
     channel.close();
     process_ends(pid).await;
     let channel = listening.connect().await;
-    assert_eq!(channel.info().await.unwrap().execs, 0);
+    // Its end is taken in a moment after its death.
+    while channel.info().await.unwrap().execs > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_is_kept_needs_no_host() {
+    let listening = Listening::start_with(&["--grace-ms", "1"]).await;
+    let channel = listening.connect().await;
+    let request = ExecRequest {
+        keep: true,
+        stdin: true,
+        ..sh("cat")
+    };
+    let handle = channel.exec(request).await.unwrap();
+    let id = handle.id();
+    channel.close();
+    drop(handle);
+    let channel = listening.connect().await;
+    // Longer than the grace, which a ping's way is not: another program's whole life.
+    let output = channel.exec(sh("sleep 0.05; echo hi")).await.unwrap();
+    assert_eq!(output.output(100).await.unwrap().stdout, b"hi\n");
+    let handle = channel.attach(id, 0).await.unwrap();
+    handle.write_stdin("still here").await.unwrap();
+    handle.close_stdin().await.unwrap();
+    let output = handle.output(100).await.unwrap();
+    assert_eq!(output.stdout, b"still here");
 }
 
 #[tokio::test]
 async fn a_new_host_on_the_same_bytes_begins_anew() {
-    let listening = Listening::start().await;
+    let listening = Listening::start_with(&["--grace-ms", "10"]).await;
     let mut host = Host::new(listening.stream().await);
     let first = host.greet(1).await;
     host.exec(1, "echo $$; exec cat /dev/zero").await;
@@ -296,6 +276,13 @@ async fn malformed_requests_fail_and_harm_nobody() {
         Kind::FileRemove,
         Kind::SetTime,
         Kind::Reseed,
+        Kind::Attach,
+        Kind::Keep,
+        Kind::ExecSignal,
+        Kind::Quiesce,
+        Kind::Resumed,
+        Kind::Watch,
+        Kind::Connect,
     ];
     for round in 0..300_u32 {
         let kind = kinds[round as usize % kinds.len()];

@@ -4,36 +4,45 @@
 //! writes, taking from each stream in turn; every stream has threads of its own, which wait for
 //! credit, for their process or for their socket, and so hold up nobody else.
 
+mod connect;
 mod door;
-mod exec;
 mod failure;
 mod files;
+mod groups;
 mod host;
 mod net;
 mod outbox;
 mod port;
+mod programs;
 mod reaper;
 mod session;
+mod sleep;
 mod stream;
 mod users;
+mod watch;
 
 use std::{
     ffi::OsString,
     io::{self, Read, Write},
     net::TcpListener,
     os::{fd::OwnedFd, unix::net::UnixListener},
+    path::PathBuf,
     process::ExitCode,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
+    time::Duration,
 };
 
 use rhizome_guest::wire::{DOOR_PORT, FrameDecoder, Hello, Kind, PROTOCOL_VERSION, Ready};
 use rustix::rand::{GetRandomFlags, getrandom};
 
+pub(crate) use groups::Groups;
 pub(crate) use host::{power_off, uptime_ms};
 pub(crate) use port::VirtioPort;
+pub(crate) use sleep::Sleep;
 
 use outbox::Outbox;
+use programs::Programs;
 use reaper::Reaper;
 use session::Session;
 
@@ -51,10 +60,27 @@ pub(crate) enum OnShutdown {
     Exit,
 }
 
+/// How long a program that is not kept may be without a reader, in uptime.
+pub(crate) const GRACE: Duration = Duration::from_secs(60);
+
+/// What an agent is made of that depends on where it runs.
+pub(crate) struct Setup {
+    pub(crate) on_shutdown: OnShutdown,
+    pub(crate) door: io::Result<TcpListener>,
+    pub(crate) ready: Ready,
+    pub(crate) groups: Groups,
+    pub(crate) sleep: Sleep,
+    /// How long a program that is not kept may be without a reader.
+    pub(crate) grace: Duration,
+}
+
 /// The agent, whatever session it has or has not.
 pub(crate) struct Agent {
     pub(crate) reaper: Arc<Reaper>,
     pub(crate) on_shutdown: OnShutdown,
+    pub(crate) programs: Programs,
+    pub(crate) groups: Groups,
+    pub(crate) sleep: Sleep,
     /// Where the door listens, for `RHIZOME_URL`.
     pub(crate) door_port: u16,
     boot: [u8; 16],
@@ -64,11 +90,15 @@ pub(crate) struct Agent {
 
 impl Agent {
     /// Starts what does not depend on a session: the reaper and the door.
-    pub(crate) fn start(
-        on_shutdown: OnShutdown,
-        door: io::Result<TcpListener>,
-        mut ready: Ready,
-    ) -> io::Result<Arc<Self>> {
+    pub(crate) fn start(setup: Setup) -> io::Result<Arc<Self>> {
+        let Setup {
+            on_shutdown,
+            door,
+            mut ready,
+            groups,
+            sleep,
+            grace,
+        } = setup;
         let mut boot = [0; 16];
         getrandom(&mut boot, GetRandomFlags::empty())?;
         let door_port = match &door {
@@ -83,6 +113,9 @@ impl Agent {
         let agent = Arc::new(Self {
             reaper: Reaper::start()?,
             on_shutdown,
+            programs: Programs::new(grace),
+            groups,
+            sleep,
             door_port,
             boot,
             ready,
@@ -166,7 +199,7 @@ impl Agent {
         }
     }
 
-    /// Ends all that ran for the host that is gone.
+    /// Ends the streams of the host that is gone; its programs wait for the next one.
     fn end_session(&self) {
         let ended = lock(&self.current).take();
         if let Some(session) = ended {
@@ -175,7 +208,8 @@ impl Agent {
     }
 }
 
-/// Runs the agent as an ordinary process: `serve (--fd N | --socket PATH) [--door ADDRESS]`.
+/// Runs the agent as an ordinary process:
+/// `serve (--fd 0 | --socket PATH) [--door ADDRESS] [--grace-ms N] [--run-dir DIR]`.
 pub(crate) fn serve_here(args: &[OsString]) -> ExitCode {
     match try_serve_here(args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -189,6 +223,7 @@ pub(crate) fn serve_here(args: &[OsString]) -> ExitCode {
 
 fn try_serve_here(args: &[OsString]) -> io::Result<()> {
     let (mut stdin, mut socket, mut door) = (false, None, "127.0.0.1:0".to_owned());
+    let (mut grace, mut run_dir) = (GRACE, None);
     for pair in args.chunks(2) {
         let value = pair.get(1).and_then(|word| word.to_str());
         match (pair[0].to_str(), value) {
@@ -196,9 +231,13 @@ fn try_serve_here(args: &[OsString]) -> io::Result<()> {
             (Some("--fd"), Some("0")) => stdin = true,
             (Some("--socket"), Some(path)) => socket = Some(path.to_owned()),
             (Some("--door"), Some(address)) => door = address.to_owned(),
+            (Some("--grace-ms"), Some(millis)) => {
+                grace = Duration::from_millis(millis.parse().map_err(io::Error::other)?);
+            }
+            (Some("--run-dir"), Some(dir)) => run_dir = Some(PathBuf::from(dir)),
             _ => {
                 return Err(io::Error::other(
-                    "serve (--fd 0 | --socket PATH) [--door ADDRESS]",
+                    "serve (--fd 0 | --socket PATH) [--door ADDRESS] [--grace-ms N] [--run-dir DIR]",
                 ));
             }
         }
@@ -206,7 +245,14 @@ fn try_serve_here(args: &[OsString]) -> io::Result<()> {
     // As PID 1 does, take in the orphans of the programs run here.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let door = TcpListener::bind(&door);
-    let agent = Agent::start(OnShutdown::Exit, door, Ready::default())?;
+    let agent = Agent::start(Setup {
+        on_shutdown: OnShutdown::Exit,
+        door,
+        ready: Ready::default(),
+        groups: Groups::none(),
+        sleep: Sleep::of_process(run_dir),
+        grace,
+    })?;
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "door {}", agent.door_port)?;
     stdout.flush()?;

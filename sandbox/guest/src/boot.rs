@@ -21,7 +21,9 @@ use std::{
 
 use rhizome_guest::wire::{DOOR_PORT, Ready};
 
-use crate::agent::{Agent, OnShutdown, VirtioPort, power_off, uptime_ms};
+use crate::agent::{
+    Agent, GRACE, Groups, OnShutdown, Setup, Sleep, VirtioPort, power_off, uptime_ms,
+};
 use cmdline::Words;
 
 /// Where the image keeps kernel modules, named so that they load in order.
@@ -62,9 +64,10 @@ fn try_run() -> Result<Infallible, io::Error> {
     mounts::basics(&mut warnings);
     let words = Words::parse(&fs::read_to_string("/proc/cmdline").unwrap_or_default());
     load_modules(&mut warnings);
-    if let Some(plan) = root::Plan::from_words(&words) {
-        root::switch(&plan, &mut warnings)?;
-    }
+    let upper = match root::Plan::from_words(&words) {
+        Some(plan) => root::switch(&plan, &mut warnings)?,
+        None => None,
+    };
     mounts::finish(&mut warnings);
     if let Some(name) = words.get("hostname") {
         let set = rustix::system::sethostname(name.as_bytes()).map_err(io::Error::from);
@@ -78,7 +81,14 @@ fn try_run() -> Result<Infallible, io::Error> {
         boot_ms: uptime_ms(),
         warnings: warnings.0,
     };
-    let agent = Agent::start(OnShutdown::PowerOff, door, ready)?;
+    let agent = Agent::start(Setup {
+        on_shutdown: OnShutdown::PowerOff,
+        door,
+        ready,
+        groups: Groups::of_machine(),
+        sleep: Sleep::of_machine(upper),
+        grace: GRACE,
+    })?;
     loop {
         match port.connected() {
             Ok((reader, writer)) => agent.serve(reader, writer),

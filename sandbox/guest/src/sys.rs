@@ -1,10 +1,16 @@
 //! The system calls that have no safe wrapper.
 #![expect(unsafe_code, reason = "see each block")]
 
-use std::{fs::File, os::fd::AsFd};
+use std::{fs::File, io, os::fd::AsFd, os::unix::process::CommandExt, process::Command};
+
+use rustix::fs::{Gid, Uid};
 
 /// `_IO('R', 7)`
 const RNDRESEEDCRNG: rustix::ioctl::Opcode = 0x5207;
+/// `_IOWR('X', 119, int)`
+const FIFREEZE: rustix::ioctl::Opcode = 0xc004_5877;
+/// `_IOWR('X', 120, int)`
+const FITHAW: rustix::ioctl::Opcode = 0xc004_5878;
 
 /// `_IOW('T', 202, int)`; what it takes is a `struct ifreq` all the same.
 const TUNSETIFF: rustix::ioctl::Opcode = 0x4004_54ca;
@@ -36,4 +42,60 @@ pub(crate) fn reseed_now(random: &File) -> rustix::io::Result<()> {
     // SAFETY: RNDRESEEDCRNG takes no argument and changes no memory of ours; on a file that is
     // not /dev/random or /dev/urandom the kernel answers ENOTTY.
     unsafe { rustix::ioctl::ioctl(random.as_fd(), rustix::ioctl::NoArg::<RNDRESEEDCRNG>::new()) }
+}
+
+/// Writes a file system out and lets nothing change it.
+pub(crate) fn freeze(dir: &File) -> rustix::io::Result<()> {
+    // SAFETY: the kernel does not look at FIFREEZE's argument and changes no memory of ours; on
+    // a file system that can't be frozen it answers EOPNOTSUPP.
+    unsafe { rustix::ioctl::ioctl(dir.as_fd(), rustix::ioctl::NoArg::<FIFREEZE>::new()) }
+}
+
+/// Undoes [`freeze`].
+pub(crate) fn thaw(dir: &File) -> rustix::io::Result<()> {
+    // SAFETY: as for FIFREEZE; on a file system that is not frozen the kernel answers EINVAL.
+    unsafe { rustix::ioctl::ioctl(dir.as_fd(), rustix::ioctl::NoArg::<FITHAW>::new()) }
+}
+
+/// What a child does before it becomes its program, in this order.
+#[derive(Debug, Default)]
+pub(crate) struct Before {
+    /// The `cgroup.procs` of the control group that it joins.
+    pub(crate) group: Option<File>,
+    /// Whether its standard input is a terminal that it is to lead.
+    pub(crate) terminal: bool,
+    /// Supplementary groups, if it changes who it is.
+    pub(crate) groups: Vec<Gid>,
+    /// Who it becomes.
+    pub(crate) user: Option<(Uid, Gid)>,
+}
+
+/// Has the children of `command` do what `before` says.
+pub(crate) fn before_exec(command: &mut Command, before: Before) {
+    if before.group.is_none() && !before.terminal && before.user.is_none() {
+        // The standard library then has a faster way to start it.
+        return;
+    }
+    let step = move || -> io::Result<()> {
+        if let Some(group) = &before.group {
+            rustix::io::write(group, b"0")?;
+        }
+        if before.terminal {
+            rustix::process::setsid()?;
+            rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
+        }
+        if let Some((user, group)) = before.user {
+            // Calls of the thread, which is all that is left of the process here.
+            rustix::thread::set_thread_groups(&before.groups)?;
+            rustix::thread::set_thread_gid(group)?;
+            rustix::thread::set_thread_uid(user)?;
+        }
+        Ok(())
+    };
+    // SAFETY: the closure runs between `fork` and `exec`, where only what is safe in a signal
+    // handler may be done: it makes plain system calls, takes no lock and allocates nothing (a
+    // failed call's error is a number).
+    unsafe {
+        command.pre_exec(step);
+    }
 }

@@ -7,21 +7,23 @@
 //! Nothing here trusts its input: every length is checked against what is there before anything
 //! is allocated for it.
 
-mod checksum;
 mod codec;
+mod exec_id;
 mod frame;
 mod message;
 
-pub use checksum::Crc32c;
 pub use codec::{Decoder, Encoder, WireError};
+pub use exec_id::{ExecId, ParseExecIdError};
 pub use frame::{Frame, FrameDecoder, Kind, contains_magic};
 pub use message::{
-    Credit, Entry, Exec, Exit, Failure, FailureCode, FileEnd, FileKind, FileWrite, Hello, Info,
-    MakeDir, NetOpen, PathOnly, Payload, Ready, Remove, Reseed, Resize, SetTime, Signal, Stat,
+    Attach, Attached, Connect, Credit, Entry, Exec, ExecEntry, ExecSignal, Exit, Failure,
+    FailureCode, FileEnd, FileKind, FileRead, FileWrite, Hello, Info, Keep, MakeDir, NetOpen,
+    PathOnly, Payload, PtySize, Quiesce, Quiesced, Ready, Remove, Reseed, Resumed, SetTime, Signal,
+    Stat, Watch, WatchEvent, WatchOp,
 };
 
 /// Version of this protocol; both sides must have the same.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 /// Largest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 64 * 1024;
 /// Bytes of a frame before its payload.

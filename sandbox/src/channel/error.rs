@@ -170,6 +170,21 @@ pub enum ExecError {
         /// What the guest said.
         message: String,
     },
+    /// No program has this id, or its end was forgotten.
+    #[error("no command `{id}` in the sandbox")]
+    NoSuchExec {
+        /// As it was asked for.
+        id: String,
+    },
+    /// A program has this id already.
+    #[error("the sandbox has a command with this id already")]
+    IdTaken,
+    /// The guest is about to be copied, and starts nothing until that is over.
+    #[error("the sandbox is at rest")]
+    AtRest,
+    /// Another reader attached the program; it runs on.
+    #[error("the command is read elsewhere now")]
+    TakenOver,
     /// The program has ended, so it takes no more input and no signals.
     #[error("the program has ended")]
     Ended,
@@ -196,7 +211,11 @@ impl ExecError {
                     .to_owned()
             }
             Self::NoSuchUser { .. } => "use a name from its /etc/passwd, or a number".to_owned(),
+            Self::NoSuchExec { .. } => {
+                "`rhizome sandbox ps` lists its commands, and those that ended".to_owned()
+            }
             Self::Busy => "wait for running commands to end".to_owned(),
+            Self::AtRest => "wait until its snapshot is taken, or resume it".to_owned(),
             Self::SandboxGone { source } => return source.hint(),
             _ => return None,
         })
@@ -215,6 +234,10 @@ impl ExecError {
                 cwd: cwd.to_owned(),
             },
             FailureCode::TooMany => Self::Busy,
+            FailureCode::NoSuchExec => Self::NoSuchExec { id: program },
+            FailureCode::AlreadyExists => Self::IdTaken,
+            FailureCode::TakenOver => Self::TakenOver,
+            FailureCode::AtRest => Self::AtRest,
             FailureCode::Invalid => Self::Invalid { message },
             _ => Self::Guest { program, message },
         }
@@ -314,6 +337,103 @@ impl FileError {
 impl From<ChannelError> for FileError {
     fn from(source: ChannelError) -> Self {
         Self::SandboxGone { source }
+    }
+}
+
+/// Why a port of the guest could not be reached.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForwardError {
+    /// Nothing listens there.
+    #[error("nothing listens on port {port} in the sandbox")]
+    Refused {
+        /// The port.
+        port: u16,
+    },
+    /// The guest failed in some other way.
+    #[error("the sandbox cannot reach its port {port}: {message}")]
+    Guest {
+        /// The port.
+        port: u16,
+        /// What the guest said.
+        message: String,
+    },
+    /// As many connections are open as may be.
+    #[error("too many connections into the sandbox are open")]
+    Busy,
+    /// The sandbox ended or was lost.
+    #[error("the sandbox is gone")]
+    SandboxGone {
+        /// What became of it.
+        source: ChannelError,
+    },
+}
+
+impl ForwardError {
+    /// Returns what the reader can do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Refused { .. } => Some(
+                "start the server first; it must listen on the loopback device, or on all"
+                    .to_owned(),
+            ),
+            Self::SandboxGone { source } => source.hint(),
+            _ => None,
+        }
+    }
+}
+
+impl From<ChannelError> for ForwardError {
+    fn from(source: ChannelError) -> Self {
+        match source {
+            ChannelError::Busy { .. } => Self::Busy,
+            source => Self::SandboxGone { source },
+        }
+    }
+}
+
+/// Why a guest could not be made fit to be copied. It runs as before.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuiesceError {
+    /// The hook could not be run, or failed.
+    #[error("the hook in the sandbox failed: {message}")]
+    Hook {
+        /// What the guest said.
+        message: String,
+    },
+    /// The hook, or writing out, took too long.
+    #[error("the sandbox was not at rest within {after:?}")]
+    TimedOut {
+        /// How long we waited.
+        after: Duration,
+    },
+    /// The guest failed in some other way.
+    #[error("the sandbox cannot come to rest: {message}")]
+    Guest {
+        /// What the guest said.
+        message: String,
+    },
+    /// The sandbox ended or was lost.
+    #[error("the sandbox is gone")]
+    SandboxGone {
+        /// What became of it.
+        #[from]
+        source: ChannelError,
+    },
+}
+
+impl QuiesceError {
+    /// Returns what the reader can do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Hook { .. } => Some("mend the hook, or leave it out".to_owned()),
+            Self::TimedOut { .. } => Some("give it a longer deadline".to_owned()),
+            Self::SandboxGone { source } => source.hint(),
+            Self::Guest { .. } => None,
+        }
     }
 }
 

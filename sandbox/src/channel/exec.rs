@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
-use rhizome_guest::wire::{Exec, Exit, Frame, Kind, MAX_PAYLOAD, Payload, Signal, contains_magic};
+use rhizome_guest::wire::{
+    Attached, Exec, ExecId, Exit, Frame, Kind, MAX_PAYLOAD, Payload, PtySize, Signal,
+    contains_magic,
+};
+use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::sync::mpsc;
 
 use super::{
@@ -12,7 +16,7 @@ use super::{
 };
 
 /// Events that wait between the channel and whoever reads them; the rest waits in the window.
-const EVENT_QUEUE: usize = 4;
+const EVENT_QUEUE: usize = 2;
 
 /// A command to run in a guest.
 #[derive(Debug, Clone, Default)]
@@ -27,8 +31,15 @@ pub struct ExecRequest {
     pub user: Option<String>,
     /// Whether standard input will be written; otherwise it is empty.
     pub stdin: bool,
-    /// Time after which the command's process group is killed.
+    /// Time after which the command is killed, with all that it started.
     pub timeout: Option<Duration>,
+    /// The terminal that it runs on, if any. Standard error is then part of standard output, and
+    /// `TERM` is what the environment says, or `xterm-256color`.
+    pub pty: Option<PtySize>,
+    /// Whether it runs on when nobody reads it any more.
+    pub keep: bool,
+    /// Its id; drawn if not given. No other program that the guest remembers may have it.
+    pub id: Option<ExecId>,
 }
 
 /// How a command ended.
@@ -53,15 +64,19 @@ pub enum ExecEvent {
     Exit(ExitStatus),
 }
 
-/// A running command.
+/// A running command, and the one reader that it has.
 ///
-/// Dropping it kills the command's process group, unless the command has ended. Output that
-/// nobody takes holds up the command, and nothing else.
+/// Dropping it kills the command and all that it started, unless it is kept. The end of the
+/// channel does not: the guest then holds what the command says, and a new channel can
+/// [`attach`](super::GuestChannel::attach) it; a command that is not kept waits a minute for that.
+/// Output that nobody takes holds up the command, and nothing else.
 #[derive(Debug)]
 pub struct ExecHandle {
     /// What the command says: output in order, then one [`ExecEvent::Exit`], or one error.
     pub events: mpsc::Receiver<Result<ExecEvent, ExecError>>,
     input: ExecInput,
+    id: ExecId,
+    attached: Attached,
 }
 
 /// What can be said to a running command; it clones, and may outlive the handle.
@@ -69,6 +84,35 @@ pub struct ExecHandle {
 pub struct ExecInput(Sender);
 
 impl ExecHandle {
+    /// Returns the command's id, by which it can be attached again.
+    #[must_use]
+    pub fn id(&self) -> ExecId {
+        self.id
+    }
+
+    /// Returns what this reader gets to see: from which byte on, and how many are lost.
+    #[must_use]
+    pub fn attached(&self) -> Attached {
+        self.attached
+    }
+
+    /// Lets go of the command without ending it: it is kept from now on.
+    ///
+    /// # Errors
+    /// [`ExecError::NoSuchExec`] if its end was forgotten, [`ExecError::SandboxGone`]. The command
+    /// is then ended, or lost.
+    pub async fn detach(self) -> Result<(), ExecError> {
+        super::programs::keep(self.input.0.shared(), self.id, true).await
+    }
+
+    /// Tells the command's terminal its size; without a terminal nothing happens.
+    ///
+    /// # Errors
+    /// [`ExecError::Ended`], [`ExecError::SandboxGone`].
+    pub async fn resize(&self, size: PtySize) -> Result<(), ExecError> {
+        self.input.resize(size).await
+    }
+
     /// Returns what can be said to the command, apart from its events.
     #[must_use]
     pub fn input(&self) -> ExecInput {
@@ -176,16 +220,32 @@ impl ExecInput {
     /// [`ExecError::Invalid`] for a number that is no signal, [`ExecError::Ended`],
     /// [`ExecError::SandboxGone`].
     pub async fn signal(&self, number: i32) -> Result<(), ExecError> {
-        if !(1..32).contains(&number) {
-            return Err(ExecError::Invalid {
-                message: format!("{number} is no signal"),
-            });
-        }
+        checked_signal(number)?;
         self.0
             .plain(Kind::Signal, Signal { number }.to_payload())
             .await
             .map_err(lost)
     }
+
+    /// Tells the command's terminal its size; without a terminal nothing happens.
+    ///
+    /// # Errors
+    /// [`ExecError::Ended`], [`ExecError::SandboxGone`].
+    pub async fn resize(&self, size: PtySize) -> Result<(), ExecError> {
+        self.0
+            .plain(Kind::Resize, size.to_payload())
+            .await
+            .map_err(lost)
+    }
+}
+
+pub(super) fn checked_signal(number: i32) -> Result<(), ExecError> {
+    if (1..32).contains(&number) {
+        return Ok(());
+    }
+    Err(ExecError::Invalid {
+        message: format!("{number} is no signal"),
+    })
 }
 
 /// A stream that ended alone means that the command did.
@@ -203,7 +263,17 @@ pub(super) async fn exec(
     let program = request.argv.first().cloned().unwrap_or_default();
     let user = request.user.clone().unwrap_or_default();
     let cwd = request.cwd.clone().unwrap_or_default();
-    let payload = encode(request)?;
+    let id = match request.id {
+        Some(id) => id,
+        None => draw_id()?,
+    };
+    let attached = Attached {
+        position: 0,
+        gap: 0,
+        pty: request.pty.is_some(),
+        stdin: request.stdin,
+    };
+    let payload = encode(request, id)?;
     let mut stream = shared.open(Purpose::Exec, Kind::Exec, payload).await?;
     let frame = stream.expect().await?;
     match frame.kind {
@@ -218,13 +288,35 @@ pub(super) async fn exec(
         }
         _ => return Err(fail(shared, "a command speaks before it starts")),
     }
+    Ok(handle(stream, id, attached, program))
+}
+
+/// Returns the handle of a program whose output comes on `stream` from now on.
+pub(super) fn handle(
+    stream: Stream,
+    id: ExecId,
+    attached: Attached,
+    program: String,
+) -> ExecHandle {
     let input = ExecInput(stream.sender());
     let (tx, events) = mpsc::channel(EVENT_QUEUE);
     tokio::spawn(forward(stream, tx, program));
-    Ok(ExecHandle { events, input })
+    ExecHandle {
+        events,
+        input,
+        id,
+        attached,
+    }
 }
 
-fn encode(request: ExecRequest) -> Result<Vec<u8>, ExecError> {
+fn draw_id() -> Result<ExecId, ExecError> {
+    let mut bytes = [0; 8];
+    getrandom(&mut bytes, GetRandomFlags::empty())
+        .map_err(|error| super::ChannelError::io(error.into()))?;
+    Ok(ExecId::from_bytes(bytes))
+}
+
+fn encode(request: ExecRequest, id: ExecId) -> Result<Vec<u8>, ExecError> {
     let invalid = |message: &str| ExecError::Invalid {
         message: message.to_owned(),
     };
@@ -267,6 +359,9 @@ fn encode(request: ExecRequest) -> Result<Vec<u8>, ExecError> {
         user: request.user.unwrap_or_default(),
         stdin: request.stdin,
         timeout_ms,
+        id,
+        keep: request.keep,
+        pty: request.pty,
     }
     .to_payload();
     if payload.len() > MAX_PAYLOAD {
@@ -309,9 +404,7 @@ fn event(stream: &Stream, frame: Frame, program: &str) -> Result<ExecEvent, Exec
         Kind::Stdout => Ok(ExecEvent::Stdout(frame.payload.into())),
         Kind::Stderr => Ok(ExecEvent::Stderr(frame.payload.into())),
         Kind::Exit => match mux::decode(&frame) {
-            Ok(Exit::Code(code)) => Ok(ExecEvent::Exit(ExitStatus::Code(code))),
-            Ok(Exit::Signal(signal)) => Ok(ExecEvent::Exit(ExitStatus::Signal(signal))),
-            Ok(Exit::TimedOut) => Ok(ExecEvent::Exit(ExitStatus::TimedOut)),
+            Ok(exit) => Ok(ExecEvent::Exit(status_of(exit))),
             Err(error) => {
                 stream.shared.close(error.clone());
                 Err(error.into())
@@ -327,7 +420,15 @@ fn event(stream: &Stream, frame: Frame, program: &str) -> Result<ExecEvent, Exec
     }
 }
 
-fn fail(shared: &Shared, what: &'static str) -> ExecError {
+pub(super) fn status_of(exit: Exit) -> ExitStatus {
+    match exit {
+        Exit::Code(code) => ExitStatus::Code(code),
+        Exit::Signal(signal) => ExitStatus::Signal(signal),
+        Exit::TimedOut => ExitStatus::TimedOut,
+    }
+}
+
+pub(super) fn fail(shared: &Shared, what: &'static str) -> ExecError {
     let error = mux::misbehaved(what);
     shared.close(error.clone());
     error.into()

@@ -9,8 +9,8 @@ use std::{
 
 use bytes::{Buf, Bytes};
 use rhizome_guest::wire::{
-    self, Crc32c, Entry, FileEnd, FileWrite, Frame, Kind, MAX_PAYLOAD, MakeDir, PathOnly, Payload,
-    Remove, Stat, contains_magic,
+    self, Entry, FileEnd, FileRead, FileWrite, Frame, Kind, MAX_PAYLOAD, MakeDir, PathOnly,
+    Payload, Remove, Stat, contains_magic,
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, ReadBuf},
@@ -69,9 +69,14 @@ impl AsyncRead for FileReader {
     }
 }
 
-pub(super) async fn read(shared: &Arc<Shared>, path: &str) -> Result<FileReader, FileError> {
-    let payload = PathOnly {
+pub(super) async fn read(
+    shared: &Arc<Shared>,
+    path: &str,
+    from: u64,
+) -> Result<FileReader, FileError> {
+    let payload = FileRead {
         path: checked(path)?,
+        from,
     }
     .to_payload();
     let mut stream = shared.open(Purpose::Read, Kind::FileRead, payload).await?;
@@ -92,11 +97,8 @@ pub(super) async fn read(shared: &Arc<Shared>, path: &str) -> Result<FileReader,
 }
 
 async fn forward(mut stream: Stream, pieces: mpsc::Sender<io::Result<Bytes>>, path: String) {
-    let mut seen = FileEnd {
-        size: 0,
-        checksum: 0,
-    };
-    let mut checksum = Crc32c::new();
+    let mut size = 0;
+    let mut hasher = blake3::Hasher::new();
     loop {
         let next = tokio::select! {
             // The reader is gone: dropping the stream ends the transfer.
@@ -105,12 +107,15 @@ async fn forward(mut stream: Stream, pieces: mpsc::Sender<io::Result<Bytes>>, pa
         };
         let piece = match next {
             Ok(frame) if frame.kind == Kind::FileData => {
-                seen.size += frame.payload.len() as u64;
-                checksum.update(&frame.payload);
+                size += frame.payload.len() as u64;
+                hasher.update(&frame.payload);
                 Ok(Bytes::from(frame.payload))
             }
             Ok(frame) if frame.kind == Kind::FileEnd => {
-                seen.checksum = checksum.value();
+                let seen = FileEnd {
+                    size,
+                    checksum: *hasher.finalize().as_bytes(),
+                };
                 match mux::decode::<FileEnd>(&frame) {
                     Ok(end) if end == seen => return,
                     Ok(_) => Err(FileError::Damaged { path: path.clone() }),
@@ -147,11 +152,8 @@ pub(super) async fn write(
         .open(Purpose::Write, Kind::FileWrite, request.to_payload())
         .await?;
     let sender = stream.sender();
-    let mut end = FileEnd {
-        size: 0,
-        checksum: 0,
-    };
-    let mut checksum = Crc32c::new();
+    let mut size = 0;
+    let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; MAX_PAYLOAD];
     let sent = loop {
         let len = source
@@ -162,11 +164,14 @@ pub(super) async fn write(
                 source,
             })?;
         if len == 0 {
-            end.checksum = checksum.value();
+            let end = FileEnd {
+                size,
+                checksum: *hasher.finalize().as_bytes(),
+            };
             break sender.plain(Kind::FileEnd, end.to_payload()).await;
         }
-        checksum.update(&buffer[..len]);
-        end.size += len as u64;
+        hasher.update(&buffer[..len]);
+        size += len as u64;
         if let Err(error) = sender.data(Kind::FileData, &buffer[..len]).await {
             break Err(error);
         }
@@ -180,7 +185,7 @@ pub(super) async fn write(
     if sent.is_err() {
         return Err(fail(shared, "a write is done before its end").into());
     }
-    Ok(end.size)
+    Ok(size)
 }
 
 pub(super) async fn stat(shared: &Arc<Shared>, path: &str) -> Result<FileStat, FileError> {
@@ -271,7 +276,7 @@ async fn done(stream: &mut Stream, path: &str) -> Result<(), FileError> {
     }
 }
 
-fn checked(path: &str) -> Result<Vec<u8>, FileError> {
+pub(super) fn checked(path: &str) -> Result<Vec<u8>, FileError> {
     let sound = path.starts_with('/')
         && path.len() <= MAX_PATH
         && !path.contains('\0')
@@ -302,7 +307,7 @@ fn to_stat(stat: Stat) -> FileStat {
     }
 }
 
-fn fail(shared: &Shared, what: &'static str) -> ChannelError {
+pub(super) fn fail(shared: &Shared, what: &'static str) -> ChannelError {
     let error = mux::misbehaved(what);
     shared.close(error.clone());
     error

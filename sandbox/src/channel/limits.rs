@@ -16,6 +16,8 @@ pub struct ChannelLimits {
     pub ping_deadline: Duration,
     /// Requests of the host that may be open at once: execs, transfers, questions.
     pub max_requests: usize,
+    /// Connections to ports of the guest that may be open at once.
+    pub max_connects: usize,
     /// Connections to the door that the guest may have open at once.
     pub max_door_streams: usize,
     /// Entries that a directory may have to be listed.
@@ -29,6 +31,7 @@ impl Default for ChannelLimits {
             ping_interval: Duration::from_secs(5),
             ping_deadline: Duration::from_secs(30),
             max_requests: 128,
+            max_connects: 128,
             max_door_streams: 64,
             max_entries: 100_000,
         }

@@ -43,10 +43,14 @@ const STRAY_BUDGET: u64 = 1 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Exec,
+    Attach,
+    ExecList,
     Read,
     List,
     Write,
+    Watch,
     Ask,
+    Connect,
     Door,
     Net,
 }
@@ -60,10 +64,24 @@ impl Purpose {
                     Kind::Started | Kind::Stdout | Kind::Stderr | Kind::Exit
                 )
             }
+            Self::Attach => {
+                matches!(
+                    kind,
+                    Kind::Attached | Kind::Stdout | Kind::Stderr | Kind::Exit
+                )
+            }
+            Self::ExecList => matches!(kind, Kind::ExecEntries | Kind::Done),
             Self::Read => matches!(kind, Kind::FileMeta | Kind::FileData | Kind::FileEnd),
             Self::List => matches!(kind, Kind::FileEntries | Kind::Done),
             Self::Write => kind == Kind::Done,
-            Self::Ask => matches!(kind, Kind::FileMeta | Kind::InfoReply | Kind::Done),
+            Self::Watch => matches!(kind, Kind::Started | Kind::WatchEvents),
+            Self::Ask => matches!(
+                kind,
+                Kind::FileMeta | Kind::InfoReply | Kind::Quiesced | Kind::Done
+            ),
+            Self::Connect => {
+                matches!(kind, Kind::Connected | Kind::StreamData | Kind::StreamEof)
+            }
             Self::Door => matches!(kind, Kind::StreamData | Kind::StreamEof),
             Self::Net => matches!(kind, Kind::Started | Kind::StreamData | Kind::StreamEof),
         }
@@ -73,7 +91,7 @@ impl Purpose {
     fn ends_with(self, kind: Kind) -> bool {
         match kind {
             Kind::Failed | Kind::StreamReset | Kind::Exit | Kind::Done | Kind::FileEnd => true,
-            Kind::FileMeta | Kind::InfoReply => self == Self::Ask,
+            Kind::FileMeta | Kind::InfoReply | Kind::Quiesced => self == Self::Ask,
             _ => false,
         }
     }
@@ -97,6 +115,7 @@ pub(super) struct Shared {
 struct Streams {
     open: BTreeMap<u32, Slot>,
     requests: usize,
+    connects: usize,
     doors: usize,
     next: u32,
     last_door: u32,
@@ -217,13 +236,19 @@ impl Shared {
             if streams.closed {
                 return Err(self.reason());
             }
-            let limit = self.limits.max_requests;
-            if streams.requests >= limit {
+            let (open, limit) = match purpose {
+                Purpose::Connect => (streams.connects, self.limits.max_connects),
+                _ => (streams.requests, self.limits.max_requests),
+            };
+            if open >= limit {
                 return Err(ChannelError::Busy { limit });
             }
             let id = streams.next;
             streams.next = id.checked_add(2).ok_or(ChannelError::Busy { limit })?;
-            streams.requests += 1;
+            match purpose {
+                Purpose::Connect => streams.connects += 1,
+                _ => streams.requests += 1,
+            }
             streams.insert(self, id, purpose)
         };
         self.send(Frame {
@@ -468,6 +493,7 @@ impl Streams {
         slot.credit.close();
         match slot.purpose {
             Purpose::Door => self.doors -= 1,
+            Purpose::Connect => self.connects -= 1,
             _ => self.requests -= 1,
         }
         true

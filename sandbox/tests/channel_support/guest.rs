@@ -28,9 +28,14 @@ impl Guest {
     }
 
     pub(crate) async fn start_with(limits: ChannelLimits) -> Self {
+        Self::start_as(limits, &[]).await
+    }
+
+    /// Starts an agent with more options.
+    pub(crate) async fn start_as(limits: ChannelLimits, options: &[&str]) -> Self {
         let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
         let mut process = agent(
-            &["serve", "--fd", "0"],
+            &[&["serve", "--fd", "0"], options].concat(),
             Stdio::from(std::os::fd::OwnedFd::from(far)),
         );
         let door_port = door_port(&mut process);
@@ -97,6 +102,60 @@ pub(crate) fn sh(script: &str) -> ExecRequest {
     ExecRequest {
         argv: ["sh", "-c", script].map(str::to_owned).to_vec(),
         ..ExecRequest::default()
+    }
+}
+
+/// An agent behind a listening socket, as behind a virtio port: hosts connect one after another.
+pub(crate) struct Listening {
+    pub(crate) process: Child,
+    pub(crate) dir: tempfile::TempDir,
+}
+
+impl Listening {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts an agent with more options.
+    pub(crate) async fn start_with(options: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("port");
+        let run = dir.path().join("run");
+        let fixed = [
+            "serve",
+            "--socket",
+            path.to_str().unwrap(),
+            "--run-dir",
+            run.to_str().unwrap(),
+        ];
+        let mut process = agent(&[&fixed, options].concat(), Stdio::null());
+        door_port(&mut process);
+        Self { process, dir }
+    }
+
+    pub(crate) async fn stream(&self) -> UnixStream {
+        loop {
+            match UnixStream::connect(self.dir.path().join("port")).await {
+                Ok(stream) => return stream,
+                // It says where its door is before it listens.
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
+            }
+        }
+    }
+
+    pub(crate) async fn connect(&self) -> GuestChannel {
+        let stream = self.stream().await;
+        GuestChannel::start(stream, ChannelLimits::default())
+            .await
+            .unwrap()
+            .0
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 

@@ -10,7 +10,10 @@ use std::{
 
 use rhizome_guest::wire::Kind;
 
-use super::{Agent, spawn, stream::Stream};
+use super::{
+    Agent, spawn,
+    stream::{Cause, Stream},
+};
 
 /// Bytes read from a connection at once.
 const READ_BYTES: usize = 32 * 1024;
@@ -29,7 +32,16 @@ pub(crate) fn listen(agent: &Arc<Agent>, door: &TcpListener) {
                     continue;
                 };
                 let id = stream.id;
-                if carry(stream, socket).is_err() {
+                let carried = {
+                    let stream = Arc::clone(&stream);
+                    spawn("door", move || {
+                        carry(&stream, socket);
+                        stream.session.forget(stream.id);
+                    })
+                };
+                if carried.is_err() {
+                    stream.send_empty(Kind::StreamReset);
+                    stream.reset(Cause::Session);
                     session.forget(id);
                 }
             }
@@ -39,40 +51,30 @@ pub(crate) fn listen(agent: &Arc<Agent>, door: &TcpListener) {
     }
 }
 
-fn carry(stream: Arc<Stream>, socket: TcpStream) -> std::io::Result<()> {
+/// Carries a connection over a stream until both directions have ended, or either is cut.
+pub(super) fn carry(stream: &Arc<Stream>, socket: TcpStream) {
     // Requests and answers are small, and someone waits for each.
     let _ = socket.set_nodelay(true);
     let socket = Arc::new(socket);
     {
         let socket = Arc::clone(&socket);
-        stream.on_reset(move || {
+        stream.on_reset(move |_| {
             let _ = socket.shutdown(Shutdown::Both);
         });
     }
     let outward = {
-        let (stream, socket) = (Arc::clone(&stream), Arc::clone(&socket));
-        spawn("door out", move || to_host(&stream, &socket))
+        let (stream, socket) = (Arc::clone(stream), Arc::clone(&socket));
+        spawn("to host", move || to_host(&stream, &socket))
     };
-    let inward = {
-        let (stream, socket) = (Arc::clone(&stream), Arc::clone(&socket));
-        spawn("door in", move || {
-            let whole = to_guest(&stream, &socket);
-            if !whole {
-                let _ = socket.shutdown(Shutdown::Both);
-            }
-            let outward_whole = outward.is_ok_and(|outward| outward.join().unwrap_or(false));
-            // Two ends make an end; anything else must be said.
-            if !(whole && outward_whole) {
-                stream.send_empty(Kind::StreamReset);
-            }
-            stream.session.forget(stream.id);
-        })
-    };
-    if inward.is_err() {
-        stream.send_empty(Kind::StreamReset);
-        stream.reset();
+    let whole = outward.is_ok() && to_guest(stream, &socket);
+    if !whole {
+        let _ = socket.shutdown(Shutdown::Both);
     }
-    inward.map(drop)
+    let outward_whole = outward.is_ok_and(|outward| outward.join().unwrap_or(false));
+    // Two ends make an end; anything else must be said.
+    if !(whole && outward_whole) {
+        stream.send_empty(Kind::StreamReset);
+    }
 }
 
 /// Returns whether the connection's data reached the host to its end.

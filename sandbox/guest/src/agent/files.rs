@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     fs::{self, File, OpenOptions},
-    io::{self, Read, Write},
+    io::{self, Read, Seek, SeekFrom, Write},
     os::unix::{
         ffi::{OsStrExt, OsStringExt},
         fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
@@ -13,7 +13,7 @@ use std::{
 };
 
 use rhizome_guest::wire::{
-    Crc32c, Entry, FailureCode, FileEnd, FileKind, FileWrite, Frame, Kind, MAX_PAYLOAD, MakeDir,
+    Entry, FailureCode, FileEnd, FileKind, FileRead, FileWrite, Frame, Kind, MAX_PAYLOAD, MakeDir,
     PathOnly, Payload, Remove, Stat,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -61,20 +61,21 @@ fn list(stream: &Stream, frame: &Frame) -> Result<(), Failed> {
         let stat = stat_of(&entry.path(), &metadata);
         entries.extend_from_slice(&Entry { name, stat }.to_payload());
         if entries.len() > ENTRIES_BYTES {
-            if !stream.send_data(Kind::FileEntries, &entries) {
+            if !stream.send_whole(Kind::FileEntries, &entries) {
                 return Ok(());
             }
             entries.clear();
         }
     }
-    if stream.send_data(Kind::FileEntries, &entries) {
+    if stream.send_whole(Kind::FileEntries, &entries) {
         done(stream);
     }
     Ok(())
 }
 
 fn read(stream: &Stream, frame: &Frame) -> Result<(), Failed> {
-    let path = path_of(frame)?;
+    let request: FileRead = frame.message()?;
+    let path = PathBuf::from(OsString::from_vec(request.path));
     // Opening a pipe must not wait for its writer.
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let mut file = OpenOptions::new()
@@ -94,8 +95,11 @@ fn read(stream: &Stream, frame: &Frame) -> Result<(), Failed> {
     if !stream.send(Kind::FileMeta, &stat_of(&path, &metadata)) {
         return Ok(());
     }
+    if request.from > 0 {
+        file.seek(SeekFrom::Start(request.from))?;
+    }
     let mut size = 0;
-    let mut checksum = Crc32c::new();
+    let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; MAX_PAYLOAD];
     loop {
         let len = match file.read(&mut buffer) {
@@ -105,7 +109,7 @@ fn read(stream: &Stream, frame: &Frame) -> Result<(), Failed> {
             Err(error) => return Err(error.into()),
         };
         size += len as u64;
-        checksum.update(&buffer[..len]);
+        hasher.update(&buffer[..len]);
         if !stream.send_data(Kind::FileData, &buffer[..len]) {
             return Ok(());
         }
@@ -114,7 +118,7 @@ fn read(stream: &Stream, frame: &Frame) -> Result<(), Failed> {
         Kind::FileEnd,
         &FileEnd {
             size,
-            checksum: checksum.value(),
+            checksum: *hasher.finalize().as_bytes(),
         },
     );
     Ok(())
@@ -172,11 +176,8 @@ fn write(stream: &Stream, frame: &Frame) -> Result<(), Failed> {
         fs::create_dir_all(parent)?;
     }
     let mut draft = Draft::beside(&target)?;
-    let mut seen = FileEnd {
-        size: 0,
-        checksum: 0,
-    };
-    let mut checksum = Crc32c::new();
+    let mut size = 0;
+    let mut hasher = blake3::Hasher::new();
     loop {
         // Without an end there is no file.
         let Some(frame) = stream.next() else {
@@ -184,12 +185,15 @@ fn write(stream: &Stream, frame: &Frame) -> Result<(), Failed> {
         };
         match frame.kind {
             Kind::FileData => {
-                seen.size += frame.payload.len() as u64;
-                checksum.update(&frame.payload);
+                size += frame.payload.len() as u64;
+                hasher.update(&frame.payload);
                 draft.file.write_all(&frame.payload)?;
             }
             Kind::FileEnd => {
-                seen.checksum = checksum.value();
+                let seen = FileEnd {
+                    size,
+                    checksum: *hasher.finalize().as_bytes(),
+                };
                 if frame.message::<FileEnd>()? != seen {
                     return Err(Failed::new(
                         FailureCode::Checksum,

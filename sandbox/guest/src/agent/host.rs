@@ -1,6 +1,6 @@
 //! What the host asks of the guest as a whole.
 
-use std::{fs, io, io::Write, process, thread, time::Duration};
+use std::{fs, io, io::Write, process, sync::Arc, thread, time::Duration};
 
 use rhizome_guest::wire::{Failure, Info, Reseed, SetTime};
 use rustix::{
@@ -8,7 +8,7 @@ use rustix::{
     time::{ClockId, Timespec, clock_gettime, clock_settime},
 };
 
-use super::{OnShutdown, failure::Failed, spawn};
+use super::{Agent, OnShutdown, failure::Failed, spawn};
 use crate::sys;
 
 /// How long the answer to a SHUTDOWN has to reach the host, and programs have to end.
@@ -52,6 +52,13 @@ pub(crate) fn uptime_ms() -> u64 {
     seconds.saturating_mul(1000) + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000
 }
 
+/// Milliseconds since 1970, by the guest's clock.
+pub(crate) fn unix_ms() -> u64 {
+    let now = clock_gettime(ClockId::Realtime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1000) + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000
+}
+
 pub(crate) fn set_time(SetTime { unix_ns }: SetTime) -> Result<(), Failure> {
     let now = Timespec {
         tv_sec: i64::try_from(unix_ns / 1_000_000_000).unwrap_or(i64::MAX),
@@ -71,16 +78,20 @@ pub(crate) fn reseed(Reseed { seed }: &Reseed) -> Result<(), Failure> {
 }
 
 /// Begins the end; the thread that reads from the host goes on meanwhile.
-pub(crate) fn shut_down(how: OnShutdown) {
+pub(crate) fn shut_down(agent: &Arc<Agent>) {
+    let agent = Arc::clone(agent);
     let end = move || {
         thread::sleep(GRACE);
-        match how {
+        // A disk that takes no writes could not be written out.
+        agent.sleep.thaw(&agent);
+        match agent.on_shutdown {
             OnShutdown::Exit => process::exit(0),
             OnShutdown::PowerOff => power_off(),
         }
     };
+    // Without a thread there is nothing that could end in good order.
     if spawn("shutdown", end).is_err() {
-        end();
+        power_off();
     }
 }
 

@@ -10,6 +10,8 @@ use std::{
 
 use rhizome_guest::wire::Exit;
 use rustix::{
+    event::{EventfdFlags, eventfd},
+    fd::OwnedFd,
     io::Errno,
     process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process_group, wait, waitid},
 };
@@ -26,9 +28,40 @@ pub(crate) struct Reaper {
 
 /// A child of ours, the leader of its process group.
 pub(crate) struct Child {
-    pid: Pid,
+    pub(crate) pid: Pid,
+    /// Rings at its end, and whenever else its owner should look up.
+    pub(crate) bell: Bell,
     exit: Mutex<Option<Exit>>,
     ended: Condvar,
+}
+
+/// Something to poll for that others can ring.
+pub(crate) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(
+            0,
+            EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
+        )?))
+    }
+
+    pub(crate) fn ring(&self) {
+        // Fails only when it has been rung 2^64 times.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Makes it silent again.
+    pub(crate) fn hush(&self) {
+        // Fails when it is silent.
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
+impl rustix::fd::AsFd for Bell {
+    fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 impl Reaper {
@@ -44,6 +77,7 @@ impl Reaper {
 
     /// Starts a child. Its pipes are the caller's; its end is ours.
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<(Spawned, Arc<Child>)> {
+        let bell = Bell::new()?;
         let mut children = lock(&self.children);
         let spawned = command.spawn()?;
         let pid = i32::try_from(spawned.id())
@@ -52,6 +86,7 @@ impl Reaper {
             .ok_or_else(|| io::Error::other("a child has no process number"))?;
         let child = Arc::new(Child {
             pid,
+            bell,
             exit: Mutex::default(),
             ended: Condvar::new(),
         });
@@ -101,11 +136,17 @@ impl Reaper {
             };
             *lock(&child.exit) = Some(exit);
             child.ended.notify_all();
+            child.bell.ring();
         }
     }
 }
 
 impl Child {
+    /// Returns how it ended, if it did.
+    pub(crate) fn exit(&self) -> Option<Exit> {
+        *lock(&self.exit)
+    }
+
     /// Waits for the end, or for `limit` to pass.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> Option<Exit> {
         // A limit beyond what the clock can hold is none.

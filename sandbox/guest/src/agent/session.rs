@@ -8,16 +8,26 @@ use std::{
     },
 };
 
-use rhizome_guest::wire::{Failure, FailureCode, Frame, Kind, Payload, Signal};
+use rhizome_guest::wire::{Failure, FailureCode, Frame, Kind, Payload, PtySize, Signal};
 
 use super::{
-    Agent, exec, failure, files, host, lock, net, outbox::Outbox, spawn, stream::Stream,
+    Agent, connect, failure, files, host, lock, net,
+    outbox::Outbox,
+    programs, sleep, spawn,
+    stream::{Cause, Stream},
+    watch,
 };
 
-/// Programs that may run for the host at once.
-const MAX_EXECS: usize = 64;
+/// Programs that the host may read at once; running ones have a bound of their own.
+const MAX_EXECS: usize = 96;
+/// Questions and orders that may be open at once.
+const MAX_ASKS: usize = 32;
 /// File requests that may be open at once.
 const MAX_FILES: usize = 32;
+/// Directories that may be watched at once.
+const MAX_WATCHES: usize = 16;
+/// Connections of the host that may be open at once.
+const MAX_CONNECTS: usize = 128;
 /// Connections to the door that may be open at once.
 const MAX_DOORS: usize = 32;
 /// Streams of packets: the one there is, and the one that takes its place.
@@ -40,7 +50,10 @@ pub(crate) struct Session {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
     Exec,
+    Ask,
     Files,
+    Watch,
+    Connect,
     Door,
     Net,
 }
@@ -49,7 +62,10 @@ impl Family {
     fn limit(self) -> usize {
         match self {
             Self::Exec => MAX_EXECS,
+            Self::Ask => MAX_ASKS,
             Self::Files => MAX_FILES,
+            Self::Watch => MAX_WATCHES,
+            Self::Connect => MAX_CONNECTS,
             Self::Door => MAX_DOORS,
             Self::Net => MAX_NETS,
         }
@@ -77,13 +93,6 @@ impl Session {
         self.outbox.ordered(self.number, frame)
     }
 
-    /// Programs that run now.
-    pub(crate) fn execs(&self) -> usize {
-        lock(&self.streams)
-            .as_ref()
-            .map_or(0, |streams| count(streams, Family::Exec))
-    }
-
     /// Opens a stream to the host for a connection of the door.
     pub(crate) fn open_door(self: &Arc<Self>) -> Option<Arc<Stream>> {
         let id = self
@@ -105,7 +114,7 @@ impl Session {
     pub(crate) fn end(&self) {
         let streams = lock(&self.streams).take();
         for (_, stream) in streams.unwrap_or_default().into_values() {
-            stream.reset();
+            stream.reset(Cause::Session);
         }
     }
 
@@ -121,7 +130,7 @@ impl Session {
                 self.outbox.urgent(self.number, pong);
             }
             Kind::Info => {
-                self.urgent(Kind::InfoReply, id, &host::info(self.execs()));
+                self.urgent(Kind::InfoReply, id, &host::info(agent.programs.running()));
             }
             Kind::SetTime => {
                 self.answer(id, frame.message().map_or_else(malformed, host::set_time))
@@ -136,12 +145,12 @@ impl Session {
             }
             Kind::Shutdown => {
                 self.ordered(Frame::empty(Kind::Done, id));
-                host::shut_down(agent.on_shutdown);
+                host::shut_down(agent);
             }
             Kind::Exec => {
                 let agent = Arc::clone(agent);
                 self.run(Family::Exec, frame, move |stream, frame| {
-                    exec::run(&agent, stream, frame);
+                    programs::exec(&agent, stream, frame);
                 });
             }
             Kind::NetOpen => {
@@ -150,6 +159,32 @@ impl Session {
                     net::run(how, stream, frame);
                 });
             }
+            Kind::Attach => {
+                let agent = Arc::clone(agent);
+                self.run(Family::Exec, frame, move |stream, frame| {
+                    programs::attach(&agent, stream, frame);
+                });
+            }
+            Kind::ExecList => {
+                let agent = Arc::clone(agent);
+                self.run(Family::Ask, frame, move |stream, _| {
+                    programs::list(&agent, stream);
+                });
+            }
+            Kind::ExecSignal | Kind::Keep => {
+                let agent = Arc::clone(agent);
+                self.run(Family::Ask, frame, move |stream, frame| {
+                    programs::ask(&agent, stream, frame);
+                });
+            }
+            Kind::Quiesce | Kind::Thaw | Kind::Resumed => {
+                let agent = Arc::clone(agent);
+                self.run(Family::Ask, frame, move |stream, frame| {
+                    sleep::answer(&agent, stream, frame);
+                });
+            }
+            Kind::Watch => self.run(Family::Watch, frame, watch::run),
+            Kind::Connect => self.run(Family::Connect, frame, connect::run),
             Kind::FileStat
             | Kind::FileList
             | Kind::FileRead
@@ -159,12 +194,21 @@ impl Session {
             Kind::StreamReset => {
                 let stream = lock(&self.streams).as_mut().and_then(|all| all.remove(&id));
                 if let Some((_, stream)) = stream {
-                    stream.reset();
+                    stream.reset(Cause::Host);
                 }
             }
             Kind::Signal => {
-                if let (Some(stream), Ok(Signal { number })) = (self.stream(id), frame.message()) {
-                    exec::signal(agent, &stream, number);
+                let stream = self.stream(id);
+                let program = stream.as_ref().and_then(|stream| stream.program.get());
+                if let (Some(program), Ok(Signal { number })) = (program, frame.message()) {
+                    program.signal(agent, number);
+                }
+            }
+            Kind::Resize => {
+                let stream = self.stream(id);
+                let program = stream.as_ref().and_then(|stream| stream.program.get());
+                if let (Some(program), Ok::<PtySize, _>(size)) = (program, frame.message()) {
+                    program.resize(size);
                 }
             }
             Kind::Stdin

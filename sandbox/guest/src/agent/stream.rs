@@ -9,7 +9,7 @@ use rhizome_guest::wire::{
     Credit, FRAME_COST, Frame, Kind, MAX_PAYLOAD, MAX_WINDOW, Payload, WINDOW, cost,
 };
 
-use super::{lock, reaper::Child, session::Session};
+use super::{lock, programs::Program, session::Session};
 
 /// Credit goes back in pieces of at least this much, unless nothing is queued.
 const GRANT_STEP: u32 = WINDOW / 4;
@@ -18,8 +18,8 @@ const GRANT_STEP: u32 = WINDOW / 4;
 pub(crate) struct Stream {
     pub(crate) id: u32,
     pub(crate) session: Arc<Session>,
-    /// The program that runs on it, once it does.
-    pub(crate) child: OnceLock<Arc<Child>>,
+    /// The program that it reads, once it does.
+    pub(super) program: OnceLock<Arc<Program>>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -34,9 +34,18 @@ struct State {
     credit: u32,
     /// No more comes in.
     input_closed: bool,
-    /// The host, or the session's end, ended it.
-    reset: bool,
-    on_reset: Option<Box<dyn FnOnce() + Send>>,
+    /// Why it was ended before its time.
+    reset: Option<Cause>,
+    on_reset: Option<Box<dyn FnOnce(Cause) + Send>>,
+}
+
+/// Why a stream was ended before its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The host has no more use for it.
+    Host,
+    /// Its session has ended; the host may come again.
+    Session,
 }
 
 impl Stream {
@@ -44,14 +53,14 @@ impl Stream {
         Arc::new(Self {
             id,
             session,
-            child: OnceLock::new(),
+            program: OnceLock::new(),
             state: Mutex::new(State {
                 incoming: VecDeque::new(),
                 allowance: WINDOW,
                 taken: 0,
                 credit: WINDOW,
                 input_closed: false,
-                reset: false,
+                reset: None,
                 on_reset: None,
             }),
             changed: Condvar::new(),
@@ -59,11 +68,11 @@ impl Stream {
     }
 
     /// Does `action` when the stream is reset, or now if it was.
-    pub(crate) fn on_reset(&self, action: impl FnOnce() + Send + 'static) {
+    pub(crate) fn on_reset(&self, action: impl FnOnce(Cause) + Send + 'static) {
         let mut state = lock(&self.state);
-        if state.reset {
+        if let Some(cause) = state.reset {
             drop(state);
-            action();
+            action(cause);
         } else {
             state.on_reset = Some(Box::new(action));
         }
@@ -81,7 +90,7 @@ impl Stream {
                 let Some(left) = state.allowance.checked_sub(cost(frame.payload.len())) else {
                     // The host doesn't; if it did, memory would have no bound.
                     drop(state);
-                    return self.reset();
+                    return self.reset(Cause::Session);
                 };
                 state.allowance = left;
             }
@@ -95,7 +104,7 @@ impl Stream {
     pub(crate) fn next(&self) -> Option<Frame> {
         let mut state = lock(&self.state);
         loop {
-            if state.reset || state.input_closed {
+            if state.reset.is_some() || state.input_closed {
                 return None;
             }
             // Whoever asks for the next frame is done with the last one.
@@ -133,7 +142,7 @@ impl Stream {
     /// Sends data as there is credit. Returns whether the stream still is.
     pub(crate) fn send_data(&self, kind: Kind, mut data: &[u8]) -> bool {
         while !data.is_empty() {
-            let Some(len) = self.reserve(data.len()) else {
+            let Some(len) = self.reserve(1, data.len()) else {
                 return false;
             };
             let (piece, rest) = data.split_at(len);
@@ -150,6 +159,22 @@ impl Stream {
         true
     }
 
+    /// Sends data as one frame, once there is credit for that. It must be far smaller than the
+    /// window. Returns whether the stream still is.
+    pub(crate) fn send_whole(&self, kind: Kind, data: &[u8]) -> bool {
+        if data.is_empty() {
+            return !self.is_reset();
+        }
+        if self.reserve(data.len(), data.len()).is_none() {
+            return false;
+        }
+        self.session.ordered(Frame {
+            kind,
+            stream: self.id,
+            payload: data.to_vec(),
+        })
+    }
+
     /// Sends a frame that needs no credit, behind the data before it.
     pub(crate) fn send<P: Payload>(&self, kind: Kind, message: &P) -> bool {
         self.session.ordered(Frame::new(kind, self.id, message))
@@ -161,30 +186,30 @@ impl Stream {
     }
 
     /// Ends the stream at once.
-    pub(crate) fn reset(&self) {
+    pub(crate) fn reset(&self, cause: Cause) {
         let mut state = lock(&self.state);
-        state.reset = true;
+        state.reset.get_or_insert(cause);
         state.incoming.clear();
         let action = state.on_reset.take();
         drop(state);
         self.changed.notify_all();
         if let Some(action) = action {
-            action();
+            action(cause);
         }
     }
 
     pub(crate) fn is_reset(&self) -> bool {
-        lock(&self.state).reset
+        lock(&self.state).reset.is_some()
     }
 
-    /// Waits for credit and takes what `wanted` bytes need, or less.
-    fn reserve(&self, wanted: usize) -> Option<usize> {
+    /// Waits for credit for `least` bytes and takes what `wanted` bytes need, or less.
+    fn reserve(&self, least: usize, wanted: usize) -> Option<usize> {
         let mut state = lock(&self.state);
         loop {
-            if state.reset {
+            if state.reset.is_some() {
                 return None;
             }
-            if state.credit > FRAME_COST {
+            if state.credit as usize >= FRAME_COST as usize + least {
                 let len = wanted
                     .min(MAX_PAYLOAD)
                     .min((state.credit - FRAME_COST) as usize);

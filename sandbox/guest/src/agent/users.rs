@@ -9,7 +9,14 @@ pub(crate) struct User {
     pub(crate) gid: u32,
     pub(crate) name: String,
     pub(crate) home: String,
+    pub(crate) shell: String,
+    /// The groups that name it as a member, beside its own.
+    pub(crate) groups: Vec<u32>,
 }
+
+const DEFAULT_SHELL: &str = "/bin/sh";
+/// Groups of one user that count.
+const MAX_GROUPS: usize = 64;
 
 /// Finds `name`, `uid`, `name:group` or `uid:gid`; root for nothing.
 pub(crate) fn find(wanted: &str) -> Option<User> {
@@ -27,15 +34,18 @@ fn find_in(passwd: &str, groups: &str, wanted: &str) -> Option<User> {
     let number: Option<u32> = name.parse().ok();
     let known = passwd.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
-        let [user, _, uid, gid, _, home, ..] = fields[..] else {
+        let [user, _, uid, gid, _, home, ref shell @ ..] = fields[..] else {
             return None;
         };
+        let shell = shell.first().filter(|shell| !shell.is_empty());
         let uid = uid.parse().ok()?;
         (user == name || number == Some(uid)).then(|| User {
             uid,
             gid: gid.parse().unwrap_or(uid),
             name: user.to_owned(),
             home: home.to_owned(),
+            shell: (*shell.unwrap_or(&DEFAULT_SHELL)).to_owned(),
+            groups: Vec::new(),
         })
     });
     let nameless = || {
@@ -47,9 +57,25 @@ fn find_in(passwd: &str, groups: &str, wanted: &str) -> Option<User> {
             gid: uid,
             name: name.to_owned(),
             home: home.to_owned(),
+            shell: DEFAULT_SHELL.to_owned(),
+            groups: Vec::new(),
         })
     };
     let mut user = known.or_else(nameless)?;
+    if group.is_none() {
+        let member = |line: &str| {
+            let fields: Vec<&str> = line.split(':').collect();
+            let [_, _, gid, members, ..] = fields[..] else {
+                return None;
+            };
+            let named = members
+                .trim_end()
+                .split(',')
+                .any(|member| member == user.name);
+            named.then(|| gid.parse().ok())?
+        };
+        user.groups = groups.lines().filter_map(member).take(MAX_GROUPS).collect();
+    }
     if let Some(group) = group {
         user.gid = group.parse().ok().or_else(|| {
             groups.lines().find_map(|line| {
@@ -65,6 +91,9 @@ fn find_in(passwd: &str, groups: &str, wanted: &str) -> Option<User> {
             })
         })?;
     }
+    if !user.groups.contains(&user.gid) {
+        user.groups.insert(0, user.gid);
+    }
     Some(user)
 }
 
@@ -74,7 +103,7 @@ mod tests {
 
     const PASSWD: &str =
         "root:x:0:0:root:/root:/bin/sh\nbroken\nann:x:1000:100::/home/ann:/bin/sh\n";
-    const GROUP: &str = "root:x:0:\nusers:x:100:ann\n";
+    const GROUP: &str = "root:x:0:\nusers:x:100:ann\nsudo:x:27:bob,ann\n";
 
     #[test]
     fn users_are_found_by_name_and_number() {
@@ -83,12 +112,18 @@ mod tests {
             gid: 100,
             name: "ann".to_owned(),
             home: "/home/ann".to_owned(),
+            shell: "/bin/sh".to_owned(),
+            groups: vec![100, 27],
         };
         assert_eq!(find_in(PASSWD, GROUP, "ann"), Some(ann.clone()));
         assert_eq!(find_in(PASSWD, GROUP, "1000"), Some(ann.clone()));
         assert_eq!(
             find_in(PASSWD, GROUP, "ann:root"),
-            Some(User { gid: 0, ..ann })
+            Some(User {
+                gid: 0,
+                groups: vec![0],
+                ..ann
+            })
         );
         assert_eq!(find_in(PASSWD, GROUP, "").map(|user| user.uid), Some(0));
         assert_eq!(

@@ -29,7 +29,8 @@ pub(crate) fn basics(warnings: &mut Warnings) {
 
 /// Mounts the rest, once the root is what it will be.
 pub(crate) fn finish(warnings: &mut Warnings) {
-    let all: [(&str, &str, MountFlags, &CStr); 2] = [
+    let all: [(&str, &str, MountFlags, &CStr); 3] = [
+        ("cgroup2", "/sys/fs/cgroup", CLOSED, c""),
         (
             "devpts",
             "/dev/pts",

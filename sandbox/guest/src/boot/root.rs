@@ -2,7 +2,8 @@
 
 use std::{
     ffi::CString,
-    fs, io,
+    fs::{self, File},
+    io,
     os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
     path::Path,
     thread,
@@ -59,7 +60,9 @@ impl Plan {
 }
 
 /// Makes the planned root the root. What is in the initramfs is given back to memory.
-pub(crate) fn switch(plan: &Plan, warnings: &mut Warnings) -> io::Result<()> {
+///
+/// Returns the disk that takes what is written, if it is one: no path leads there afterwards.
+pub(crate) fn switch(plan: &Plan, warnings: &mut Warnings) -> io::Result<Option<File>> {
     mount_disk(&plan.lower, LOWER, MountFlags::RDONLY)?;
     match &plan.upper {
         Some(disk) => mount_disk(disk, UPPER, MountFlags::NOATIME)?,
@@ -72,6 +75,7 @@ pub(crate) fn switch(plan: &Plan, warnings: &mut Warnings) -> io::Result<()> {
         )
         .map_err(|error| because("tmpfs", &error))?,
     }
+    let upper = plan.upper.as_ref().map(|_| File::open(UPPER)).transpose()?;
     for dir in ["data", "work"] {
         fs::DirBuilder::new()
             .recursive(true)
@@ -94,7 +98,7 @@ pub(crate) fn switch(plan: &Plan, warnings: &mut Warnings) -> io::Result<()> {
     mount_move(".", "/")?;
     chroot(".")?;
     chdir("/")?;
-    Ok(())
+    Ok(upper)
 }
 
 fn mount_disk(disk: &Disk, target: &str, flags: MountFlags) -> io::Result<()> {

@@ -23,6 +23,9 @@ macro_rules! kinds {
     };
 }
 
+// One table for every frame. Numbers come in rooms, so that additions don't collide:
+// 01-0f the session, 10-1f programs, 20-2f sleep and waking, 30-3f files, 40-4f connections,
+// 50-5f the network boundary, 60-6f volumes.
 kinds! {
     /// First frame of a session, both ways: [`Hello`].
     Hello = 0x01,
@@ -63,16 +66,37 @@ kinds! {
     Stderr = 0x15,
     /// Signals its process group: [`super::Signal`].
     Signal = 0x16,
-    /// Size of its terminal: [`super::Resize`]. Kept for later; ignored.
+    /// Size of its terminal: [`super::PtySize`].
     Resize = 0x17,
     /// How the program ended: [`super::Exit`]; the last frame of its stream.
     Exit = 0x18,
+    /// Reads a program that runs, or has ended, from some point on: [`super::Attach`].
+    Attach = 0x19,
+    /// Answers `Attach`; output follows: [`super::Attached`].
+    Attached = 0x1a,
+    /// Whether a program outlives its host's interest: [`super::Keep`]; answered with `Done`.
+    Keep = 0x1b,
+    /// Asks for all programs; answered with `ExecEntries`…, `Done`.
+    ExecList = 0x1c,
+    /// Some programs, [`super::ExecEntry`] after [`super::ExecEntry`].
+    ExecEntries = 0x1d,
+    /// Signals a program that is not attached: [`super::ExecSignal`]; answered with `Done`.
+    ExecSignal = 0x1e,
+
+    /// Makes the guest fit to be copied, and keeps it so: [`super::Quiesce`].
+    Quiesce = 0x20,
+    /// Answers `Quiesce`: [`super::Quiesced`].
+    Quiesced = 0x21,
+    /// Undoes `Quiesce`; answered with `Done`.
+    Thaw = 0x22,
+    /// The guest runs again from a copy: [`super::Resumed`]; answered with `Done`.
+    Resumed = 0x23,
 
     /// Asks for a `FileStat`: [`super::PathOnly`].
     FileStat = 0x30,
     /// Asks for the entries of a directory: [`super::PathOnly`].
     FileList = 0x31,
-    /// Asks for `FileMeta`, `FileData`…, `FileEnd`: [`super::PathOnly`].
+    /// Asks for `FileMeta`, `FileData`…, `FileEnd`: [`super::FileRead`].
     FileRead = 0x32,
     /// Writes a file from `FileData`…, `FileEnd`: [`super::FileWrite`]; answered with `Done`.
     FileWrite = 0x33,
@@ -88,6 +112,10 @@ kinds! {
     FileEnd = 0x38,
     /// Some entries of a directory, [`super::Entry`] after [`super::Entry`].
     FileEntries = 0x39,
+    /// Watches a directory: [`super::Watch`]; answered with `Started`, `WatchEvents`….
+    Watch = 0x3a,
+    /// Some changes, [`super::WatchEvent`] after [`super::WatchEvent`].
+    WatchEvents = 0x3b,
 
     /// The guest opens a stream to its node.
     StreamOpen = 0x40,
@@ -97,6 +125,10 @@ kinds! {
     StreamEof = 0x42,
     /// The end of a stream in both directions; also ends an exec or a transfer early.
     StreamReset = 0x43,
+    /// The host opens a stream to a port of the guest: [`super::Connect`].
+    Connect = 0x44,
+    /// Something listens there, and the stream is open.
+    Connected = 0x45,
 
     /// Opens the guest's network device: [`super::NetOpen`]; answered with `Started`, then packets
     /// in `StreamData` both ways, each behind its length (`u16`).
@@ -112,8 +144,10 @@ impl Kind {
             Self::Stdin
                 | Self::Stdout
                 | Self::Stderr
+                | Self::ExecEntries
                 | Self::FileData
                 | Self::FileEntries
+                | Self::WatchEvents
                 | Self::StreamData
         )
     }

@@ -2,15 +2,23 @@
 
 use super::{Decoder, Encoder, MAGIC, WireError};
 
+mod connect;
 mod exec;
 mod files;
 mod guest;
 mod net;
+mod programs;
+mod sleep;
+mod watch;
 
-pub use exec::{Exec, Exit, Resize, Signal};
-pub use files::{Entry, FileEnd, FileKind, FileWrite, MakeDir, PathOnly, Remove, Stat};
+pub use connect::Connect;
+pub use exec::{Exec, Exit, PtySize, Signal};
+pub use files::{Entry, FileEnd, FileKind, FileRead, FileWrite, MakeDir, PathOnly, Remove, Stat};
 pub use guest::{Info, Reseed, SetTime};
 pub use net::NetOpen;
+pub use programs::{Attach, Attached, ExecEntry, ExecSignal, Keep};
+pub use sleep::{Quiesce, Quiesced, Resumed};
+pub use watch::{Watch, WatchEvent, WatchOp};
 
 /// Longest path, in bytes.
 const MAX_PATH: usize = 4096;
@@ -205,6 +213,18 @@ failure_codes! {
     Io = 16,
     /// The guest can't do this.
     Unsupported = 17,
+    /// A hook failed.
+    Hook = 18,
+    /// It took too long.
+    TimedOut = 19,
+    /// Nothing listens there.
+    Refused = 20,
+    /// No such program runs, or its end was forgotten.
+    NoSuchExec = 21,
+    /// Another reader took it over.
+    TakenOver = 22,
+    /// The guest is about to be copied and starts nothing.
+    AtRest = 23,
 }
 
 impl Payload for Failure {

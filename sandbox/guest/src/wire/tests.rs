@@ -83,6 +83,29 @@ fn exec() -> Exec {
         user: "ann:users".to_owned(),
         stdin: true,
         timeout_ms: 9,
+        id: ExecId::from_bytes([7; 8]),
+        keep: true,
+        pty: Some(PtySize {
+            rows: 24,
+            columns: 80,
+        }),
+    }
+}
+
+fn exec_entry(exit: Option<Exit>) -> ExecEntry {
+    ExecEntry {
+        id: ExecId::from_bytes([3; 8]),
+        command: "sleep 1".to_owned(),
+        user: "root".to_owned(),
+        pid: 5,
+        started_ms: 6,
+        ran_ms: 7,
+        exit,
+        keep: true,
+        pty: false,
+        attached: true,
+        dropped: 8,
+        position: 9,
     }
 }
 
@@ -114,9 +137,60 @@ fn every_message_survives_its_encoding_and_no_cut_does() {
     round_trip(&Credit { bytes: 7 });
     mutate::<Exec>(&round_trip(&exec()));
     round_trip(&Signal { number: 15 });
-    round_trip(&Resize {
+    round_trip(&PtySize {
         rows: 24,
         columns: 80,
+    });
+    round_trip(&Attach {
+        id: ExecId::from_bytes([1; 8]),
+        from: 9,
+    });
+    mutate::<Attached>(&round_trip(&Attached {
+        position: 5,
+        gap: 2,
+        pty: true,
+        stdin: false,
+    }));
+    round_trip(&Keep {
+        id: ExecId::from_bytes([1; 8]),
+        keep: true,
+    });
+    round_trip(&ExecSignal {
+        id: ExecId::from_bytes([1; 8]),
+        number: 15,
+    });
+    for exit in [None, Some(Exit::Code(3))] {
+        mutate::<ExecEntry>(&round_trip(&exec_entry(exit)));
+    }
+    mutate::<Quiesce>(&round_trip(&Quiesce {
+        hook: vec![b"sync".to_vec()],
+        hook_ms: 1,
+        hold_ms: 2,
+    }));
+    mutate::<Quiesced>(&round_trip(&Quiesced {
+        programs: true,
+        disks: 1,
+        notes: vec!["no".to_owned()],
+    }));
+    mutate::<Resumed>(&round_trip(&Resumed {
+        unix_ns: 1,
+        seed: [2; 32],
+        fork: true,
+        hostname: "two".to_owned(),
+    }));
+    round_trip(&Watch {
+        path: b"/a".to_vec(),
+        recursive: true,
+    });
+    mutate::<WatchEvent>(&round_trip(&WatchEvent {
+        op: WatchOp::Changed,
+        directory: false,
+        path: b"a/b".to_vec(),
+    }));
+    round_trip(&Connect { port: 80 });
+    round_trip(&FileRead {
+        path: b"/a".to_vec(),
+        from: 7,
     });
     for exit in [Exit::Code(-1), Exit::Signal(9), Exit::TimedOut] {
         mutate::<Exit>(&round_trip(&exit));
@@ -150,7 +224,7 @@ fn every_message_survives_its_encoding_and_no_cut_does() {
     }));
     round_trip(&FileEnd {
         size: 1,
-        checksum: 2,
+        checksum: [2; 32],
     });
     round_trip(&SetTime { unix_ns: 3 });
     round_trip(&Reseed { seed: [4; 32] });
@@ -286,11 +360,19 @@ fn an_old_session_before_the_greeting_is_dropped() {
 }
 
 #[test]
-fn checksums_are_those_of_everyone_else() {
-    let mut checksum = Crc32c::new();
-    checksum.update(b"1234");
-    checksum.update(b"56789");
-    assert_eq!(checksum.value(), 0xe306_9283);
+fn the_number_of_a_program_survives_its_text() {
+    let id = ExecId::from_bytes([0, 1, 2, 3, 0xfc, 0xfd, 0xfe, 0xff]);
+    assert_eq!(id.to_string(), "00010203fcfdfeff");
+    assert_eq!(id.to_string().parse(), Ok(id));
+    for text in [
+        "",
+        "1",
+        "00010203FCFDFEFF",
+        "+0010203fcfdfeff",
+        "00010203fcfdfeff0",
+    ] {
+        assert!(text.parse::<ExecId>().is_err(), "{text}");
+    }
 }
 
 #[test]
@@ -322,6 +404,8 @@ proptest! {
                     let _ = frame.message::<Exec>();
                     let _ = frame.message::<Info>();
                     let _ = Entry::decode_all(&frame.payload);
+                    let _ = ExecEntry::decode_all(&frame.payload);
+                    let _ = WatchEvent::decode_all(&frame.payload);
                 }
             }
         }

@@ -132,6 +132,11 @@ impl Drop for Stream {
 }
 
 impl Sender {
+    /// Returns the channel that the stream runs on.
+    pub(in crate::channel) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// Sends `data` as it has credit; returns when the last frame of it is queued.
     pub(in crate::channel) async fn data(
         &self,

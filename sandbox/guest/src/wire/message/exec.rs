@@ -1,7 +1,7 @@
 //! Running a program: what to run, its signals, its end.
 
 use super::{MAX_NAME, MAX_PATH, Payload};
-use crate::wire::{Decoder, Encoder, MAX_PAYLOAD, WireError};
+use crate::wire::{Decoder, Encoder, ExecId, MAX_PAYLOAD, WireError};
 
 /// A program to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,6 +18,12 @@ pub struct Exec {
     pub stdin: bool,
     /// Milliseconds after which its process group is killed; 0 for never.
     pub timeout_ms: u64,
+    /// Its number, drawn by the host; no other program of the guest may have it.
+    pub id: ExecId,
+    /// Whether it runs on when the host loses interest in it.
+    pub keep: bool,
+    /// The terminal that it runs on, if any; standard error is then part of standard output.
+    pub pty: Option<PtySize>,
 }
 
 impl Payload for Exec {
@@ -35,6 +41,12 @@ impl Payload for Exec {
         out.bytes(self.user.as_bytes());
         out.u8(self.stdin.into());
         out.u64(self.timeout_ms);
+        self.id.encode(out);
+        out.u8(self.keep.into());
+        out.u8(self.pty.is_some().into());
+        if let Some(size) = self.pty {
+            size.encode(out);
+        }
     }
 
     fn decode(from: &mut Decoder<'_>) -> Result<Self, WireError> {
@@ -62,6 +74,12 @@ impl Payload for Exec {
             user: from.text(MAX_NAME, "user")?,
             stdin: from.flag("stdin")?,
             timeout_ms: from.u64()?,
+            id: ExecId::decode(from)?,
+            keep: from.flag("keep")?,
+            pty: match from.flag("pty")? {
+                true => Some(PtySize::decode(from)?),
+                false => None,
+            },
         })
     }
 }
@@ -85,16 +103,16 @@ impl Payload for Signal {
     }
 }
 
-/// Size of a terminal. Kept for later.
+/// Size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Resize {
+pub struct PtySize {
     /// Rows of characters.
     pub rows: u16,
     /// Columns of characters.
     pub columns: u16,
 }
 
-impl Payload for Resize {
+impl Payload for PtySize {
     fn encode(&self, out: &mut Encoder) {
         out.u16(self.rows);
         out.u16(self.columns);

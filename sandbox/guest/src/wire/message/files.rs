@@ -20,6 +20,29 @@ impl Payload for PathOnly {
     }
 }
 
+/// A file to read, from some byte on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileRead {
+    /// Absolute path in the guest.
+    pub path: Vec<u8>,
+    /// Bytes to leave out at its beginning.
+    pub from: u64,
+}
+
+impl Payload for FileRead {
+    fn encode(&self, out: &mut Encoder) {
+        out.bytes(&self.path);
+        out.u64(self.from);
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Result<Self, WireError> {
+        Ok(Self {
+            path: path(from)?,
+            from: from.u64()?,
+        })
+    }
+}
+
 /// A file to write. It appears under its name once it is whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileWrite {
@@ -212,25 +235,25 @@ impl Entry {
 pub struct FileEnd {
     /// Bytes that were sent.
     pub size: u64,
-    /// [`crate::wire::Crc32c`] of them.
-    pub checksum: u32,
+    /// BLAKE3 of them.
+    pub checksum: [u8; 32],
 }
 
 impl Payload for FileEnd {
     fn encode(&self, out: &mut Encoder) {
         out.u64(self.size);
-        out.u32(self.checksum);
+        out.array(&self.checksum);
     }
 
     fn decode(from: &mut Decoder<'_>) -> Result<Self, WireError> {
         Ok(Self {
             size: from.u64()?,
-            checksum: from.u32()?,
+            checksum: from.array()?,
         })
     }
 }
 
-fn path(from: &mut Decoder<'_>) -> Result<Vec<u8>, WireError> {
+pub(super) fn path(from: &mut Decoder<'_>) -> Result<Vec<u8>, WireError> {
     let path = from.os_bytes(MAX_PATH, "path")?;
     if path.first() == Some(&b'/') {
         Ok(path)

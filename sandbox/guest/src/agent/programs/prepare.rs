@@ -1,0 +1,239 @@
+//! From a request to a command that can be started: who, where, what, with which terminal.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs::{self, File},
+    io,
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::PermissionsExt,
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use rhizome_guest::wire::{Exec, FailureCode, PtySize};
+use rustix::{
+    fs::{Gid, Mode, Uid},
+    pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt},
+    termios::{Winsize, tcsetwinsize},
+};
+
+use crate::{
+    agent::{
+        Agent,
+        failure::Failed,
+        groups::Group,
+        users::{self, User},
+    },
+    sys::{self, Before},
+};
+
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const DEFAULT_TERM: &str = "xterm-256color";
+/// The group that terminals belong to, in every distribution.
+const TTY_GROUP: u32 = 5;
+
+/// A command, and our end of its terminal if it has one.
+pub(super) struct Prepared {
+    pub(super) command: Command,
+    pub(super) terminal: Option<File>,
+    pub(super) user: String,
+}
+
+pub(super) fn prepare(
+    agent: &Agent,
+    request: &Exec,
+    group: Option<&Group>,
+) -> Result<Prepared, Failed> {
+    let user = users::find(&request.user)
+        .ok_or_else(|| Failed::new(FailureCode::NoSuchUser, "no such user or group"))?;
+    let env = environment(agent, &user, request);
+    let cwd = if request.cwd.is_empty() {
+        let home = PathBuf::from(&user.home);
+        if home.is_dir() {
+            home
+        } else {
+            PathBuf::from("/")
+        }
+    } else {
+        PathBuf::from(OsString::from_vec(request.cwd.clone()))
+    };
+    if !cwd.is_dir() {
+        return Err(Failed::new(FailureCode::NoSuchCwd, "no such directory"));
+    }
+    let mut argv = request.argv.iter().map(|word| OsStr::from_bytes(word));
+    let name = argv.next().unwrap_or_default();
+    let path = env
+        .iter()
+        .find(|(name, _)| name == "PATH")
+        .map_or(OsStr::new(""), |(_, path)| path);
+    let program = find_program(name, path, &cwd)?;
+    let mut command = Command::new(program);
+    command
+        .arg0(name)
+        .args(argv)
+        .env_clear()
+        .envs(env)
+        .current_dir(cwd);
+    let mut before = Before::default();
+    let terminal = match request.pty {
+        Some(size) => {
+            let (ours, theirs) = open_terminal(size, &user)?;
+            command
+                .stdin(theirs.try_clone()?)
+                .stdout(theirs.try_clone()?)
+                .stderr(theirs);
+            before.terminal = true;
+            Some(ours)
+        }
+        None => {
+            command
+                .process_group(0)
+                .stdin(if request.stdin {
+                    Stdio::piped()
+                } else {
+                    Stdio::null()
+                })
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
+            None
+        }
+    };
+    // Only in tests are we anyone else: an ordinary process can't change who it is. As root, a
+    // program of root's needs no change.
+    if rustix::process::getuid().is_root() && (user.uid != 0 || user.gid != 0) {
+        before.user = Some((Uid::from_raw(user.uid), Gid::from_raw(user.gid)));
+        before.groups = user.groups.iter().copied().map(Gid::from_raw).collect();
+    }
+    before.group = group.map(Group::door).transpose()?;
+    sys::before_exec(&mut command, before);
+    Ok(Prepared {
+        command,
+        terminal,
+        user: user.name,
+    })
+}
+
+/// Opens a terminal; returns our end and the program's.
+fn open_terminal(size: PtySize, user: &User) -> Result<(File, File), Failed> {
+    let open = || -> io::Result<(File, File)> {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+        unlockpt(&ours)?;
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let theirs = ioctl_tiocgptpeer(&ours, flags)?;
+        resize(&ours, size)?;
+        if rustix::process::getuid().is_root() {
+            let owner = Some(Uid::from_raw(user.uid));
+            rustix::fs::fchown(&theirs, owner, Some(Gid::from_raw(TTY_GROUP)))?;
+            rustix::fs::fchmod(&theirs, Mode::from_raw_mode(0o620))?;
+        }
+        Ok((File::from(ours), File::from(theirs)))
+    };
+    open().map_err(|error| Failed::new(FailureCode::Unsupported, format!("no terminal: {error}")))
+}
+
+pub(super) fn resize(terminal: impl rustix::fd::AsFd, size: PtySize) -> io::Result<()> {
+    let size = Winsize {
+        ws_row: size.rows,
+        ws_col: size.columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    Ok(tcsetwinsize(terminal, size)?)
+}
+
+fn environment(agent: &Agent, user: &User, request: &Exec) -> Vec<(OsString, OsString)> {
+    let mut env: Vec<(OsString, OsString)> = [
+        ("PATH", DEFAULT_PATH.to_owned()),
+        ("HOME", user.home.clone()),
+        ("USER", user.name.clone()),
+        ("LOGNAME", user.name.clone()),
+        ("SHELL", user.shell.clone()),
+        ("LANG", "C.UTF-8".to_owned()),
+        (
+            "RHIZOME_URL",
+            format!("http://127.0.0.1:{}", agent.door_port),
+        ),
+    ]
+    .map(|(name, value)| (name.into(), value.into()))
+    .into();
+    if let Some(path) = agent.sleep.generation_file() {
+        env.push(("RHIZOME_GENERATION".into(), path.into()));
+    }
+    if request.pty.is_some() {
+        env.push(("TERM".into(), DEFAULT_TERM.into()));
+    }
+    for (name, value) in request.env.iter().cloned() {
+        let (name, value) = (OsString::from_vec(name), OsString::from_vec(value));
+        match env.iter_mut().find(|(known, _)| *known == name) {
+            Some(known) => known.1 = value,
+            None => env.push((name, value)),
+        }
+    }
+    env
+}
+
+/// Finds a program as `execvp` does, but tells the reasons apart.
+fn find_program(name: &OsStr, path: &OsStr, cwd: &Path) -> Result<PathBuf, Failed> {
+    let as_path = Path::new(name);
+    if name.as_bytes().contains(&b'/') {
+        let program = cwd.join(as_path);
+        return match fs::metadata(&program) {
+            Ok(found) if is_program(&found) => Ok(program),
+            Ok(found) if found.is_dir() => {
+                Err(Failed::new(FailureCode::NotExecutable, "it is a directory"))
+            }
+            Ok(_) => Err(Failed::new(
+                FailureCode::NotExecutable,
+                "it is not executable",
+            )),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(Failed::new(FailureCode::NotExecutable, error))
+            }
+            Err(_) => Err(no_program()),
+        };
+    }
+    let mut refused = false;
+    for dir in path.as_bytes().split(|byte| *byte == b':') {
+        // An empty entry means the working directory, by an old rule.
+        let program = cwd.join(OsStr::from_bytes(dir)).join(as_path);
+        if let Ok(found) = fs::metadata(&program) {
+            if is_program(&found) {
+                return Ok(program);
+            }
+            refused |= found.is_file();
+        }
+    }
+    if refused {
+        return Err(Failed::new(
+            FailureCode::NotExecutable,
+            "it is not executable",
+        ));
+    }
+    Err(no_program())
+}
+
+fn is_program(found: &fs::Metadata) -> bool {
+    found.is_file() && found.permissions().mode() & 0o111 != 0
+}
+
+fn no_program() -> Failed {
+    Failed::new(FailureCode::NoSuchProgram, "no such program")
+}
+
+pub(super) fn not_executable(error: io::Error) -> Failed {
+    match error.kind() {
+        // The file was there a moment ago: what is missing is what it names.
+        io::ErrorKind::NotFound => Failed::new(
+            FailureCode::NotExecutable,
+            "its interpreter or loader is missing",
+        ),
+        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => {
+            Failed::new(FailureCode::TooMany, error)
+        }
+        io::ErrorKind::ArgumentListTooLong => Failed::new(FailureCode::Invalid, error),
+        _ => Failed::new(FailureCode::NotExecutable, error),
+    }
+}
