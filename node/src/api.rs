@@ -6,9 +6,12 @@ pub mod exec_frame;
 pub mod types;
 
 mod exec_pump;
+pub mod exec_routes;
 pub(crate) mod extract;
 mod image_routes;
 pub(crate) mod listen;
 pub(crate) mod routes;
 mod sandbox_routes;
 pub(crate) mod serve;
+
+pub(crate) use self::exec_pump::end_of;

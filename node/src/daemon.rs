@@ -9,6 +9,7 @@ pub(crate) mod caller;
 mod context;
 mod detach;
 mod doctor;
+mod exec;
 pub(crate) mod fail;
 mod image;
 mod invite;
@@ -41,8 +42,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 pub use self::detach::detach;
-pub(crate) use self::fail::exec as exec_failed;
 use self::node::{Node, Parts, blocking};
+pub(crate) use self::{
+    exec::{file_change, watch_failed},
+    fail::exec as exec_failed,
+};
 use crate::{
     agents::{self, AgentKeys, AgentKeysError},
     api::listen,

@@ -236,7 +236,11 @@ impl Sandboxes {
         self.inner.accel(&silent()).await
     }
 
-    fn channel(&self, id: &SandboxId) -> Result<GuestChannel, SandboxError> {
+    /// Returns the channel to the guest of a sandbox that answers.
+    ///
+    /// # Errors
+    /// [`SandboxError::Unknown`] or [`SandboxError::NotRunning`].
+    pub fn channel(&self, id: &SandboxId) -> Result<GuestChannel, SandboxError> {
         self.inner.entry(id)?.channel()
     }
 }

@@ -11,8 +11,11 @@
 //! | 0 stdin | client | bytes for the command |
 //! | 1 stdin end | client | none |
 //! | 2 signal | client | signal number, BE i32 |
+//! | 3 resize | client | rows and columns of the terminal, BE u16 each |
+//! | 4 detach | client | none; the command is kept, and the connection ends |
 //! | 16 stdout | daemon | bytes |
 //! | 17 stderr | daemon | bytes |
+//! | 19 attached | daemon | [`ExecAttached`] as JSON; the first frame of a command that is attached |
 //! | 18 end | daemon | [`ExecEnd`] as JSON; the last frame |
 //!
 //! A connection that closes before frame 18 means that the daemon is gone.
@@ -21,7 +24,9 @@ use std::io;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::codec::{Decoder, Encoder};
 
-use crate::api::types::sandbox::ExecEnd;
+use serde::de::DeserializeOwned;
+
+use crate::api::types::sandbox::{ExecAttached, ExecEnd, Pty};
 
 /// The protocol's name in the `Upgrade` header.
 pub const PROTOCOL: &str = "rhizome-exec/1";
@@ -33,9 +38,12 @@ const HEADER_BYTES: usize = 5;
 const STDIN: u8 = 0;
 const STDIN_END: u8 = 1;
 const SIGNAL: u8 = 2;
+const RESIZE: u8 = 3;
+const DETACH: u8 = 4;
 const STDOUT: u8 = 16;
 const STDERR: u8 = 17;
 const END: u8 = 18;
+const ATTACHED: u8 = 19;
 
 /// One frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +54,12 @@ pub enum Frame {
     StdinEnd,
     /// A signal for the command.
     Signal(i32),
+    /// The size of its terminal.
+    Resize(Pty),
+    /// It is to be kept, and the client goes.
+    Detach,
+    /// What an attached command has to show.
+    Attached(ExecAttached),
     /// Bytes of standard output.
     Stdout(Bytes),
     /// Bytes of standard error.
@@ -101,15 +115,28 @@ impl Decoder for FrameCodec {
                     .map_err(|_| FrameError::Malformed(kind))?;
                 Frame::Signal(i32::from_be_bytes(number))
             }
+            RESIZE => {
+                let size: [u8; 4] = payload[..]
+                    .try_into()
+                    .map_err(|_| FrameError::Malformed(kind))?;
+                Frame::Resize(Pty {
+                    rows: u16::from_be_bytes([size[0], size[1]]),
+                    columns: u16::from_be_bytes([size[2], size[3]]),
+                })
+            }
+            DETACH if payload.is_empty() => Frame::Detach,
             STDOUT => Frame::Stdout(payload),
             STDERR => Frame::Stderr(payload),
-            END => Frame::End(
-                serde_json::from_slice(&payload).map_err(|_| FrameError::Malformed(kind))?,
-            ),
+            END => Frame::End(json(kind, &payload)?),
+            ATTACHED => Frame::Attached(json(kind, &payload)?),
             other => return Err(FrameError::Malformed(other)),
         };
         Ok(Some(frame))
     }
+}
+
+fn json<T: DeserializeOwned>(kind: u8, payload: &[u8]) -> Result<T, FrameError> {
+    serde_json::from_slice(payload).map_err(|_| FrameError::Malformed(kind))
 }
 
 impl Encoder<Frame> for FrameCodec {
@@ -120,18 +147,28 @@ impl Encoder<Frame> for FrameCodec {
             Frame::Stdin(bytes) => (STDIN, bytes),
             Frame::StdinEnd => (STDIN_END, Bytes::new()),
             Frame::Signal(number) => (SIGNAL, Bytes::copy_from_slice(&number.to_be_bytes())),
+            Frame::Resize(Pty { rows, columns }) => {
+                let size = [rows.to_be_bytes(), columns.to_be_bytes()].concat();
+                (RESIZE, Bytes::from(size))
+            }
+            Frame::Detach => (DETACH, Bytes::new()),
             Frame::Stdout(bytes) => (STDOUT, bytes),
             Frame::Stderr(bytes) => (STDERR, bytes),
             Frame::End(end) => {
                 let json = serde_json::to_vec(&end).map_err(|_| FrameError::Malformed(END))?;
                 (END, Bytes::from(json))
             }
+            Frame::Attached(attached) => {
+                let json =
+                    serde_json::to_vec(&attached).map_err(|_| FrameError::Malformed(ATTACHED))?;
+                (ATTACHED, Bytes::from(json))
+            }
         };
         // Streams longer than a frame are cut, so a caller may pass whatever it has read.
         let mut rest = payload;
         loop {
             let part = rest.split_to(rest.len().min(MAX_PAYLOAD_BYTES));
-            if kind == END && !rest.is_empty() {
+            if matches!(kind, END | ATTACHED) && !rest.is_empty() {
                 return Err(FrameError::TooLarge(part.len() + rest.len()));
             }
             into.reserve(HEADER_BYTES + part.len());
@@ -155,6 +192,18 @@ mod tests {
             Frame::Stdin(Bytes::from_static(b"in")),
             Frame::StdinEnd,
             Frame::Signal(-15),
+            Frame::Resize(Pty {
+                rows: 24,
+                columns: 300,
+            }),
+            Frame::Detach,
+            Frame::Attached(ExecAttached {
+                id: "0011223344556677".to_owned(),
+                position: 5,
+                gap: 2,
+                pty: true,
+                stdin: false,
+            }),
             Frame::Stdout(Bytes::new()),
             Frame::Stderr(Bytes::from_static(b"err")),
             Frame::End(ExecEnd::Code(7)),
@@ -199,7 +248,10 @@ mod tests {
         for (kind, payload) in [
             (1, vec![1]),
             (2, vec![1, 2]),
-            (3, vec![]),
+            (3, vec![0, 1, 2]),
+            (4, vec![1]),
+            (5, vec![]),
+            (19, b"{}".to_vec()),
             (18, b"{".to_vec()),
         ] {
             let mut wire = BytesMut::from(&[kind][..]);

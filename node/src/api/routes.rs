@@ -13,6 +13,7 @@ use axum::{
 use serde::Deserialize;
 
 use super::{
+    exec_routes,
     extract::{JsonBody, Lines, Params, read_body},
     image_routes, sandbox_routes,
     types::{
@@ -54,6 +55,7 @@ fn own_routes(node: Arc<Node>) -> Router {
     let routes = shared()
         .merge(sandbox_routes::routes())
         .merge(remote::routes::owner_routes())
+        .merge(exec_routes::routes())
         .route("/v1/status", get(status))
         .route("/v1/peers", get(peers))
         .route("/v1/mesh/init", post(init))

@@ -4,26 +4,22 @@ use std::sync::Arc;
 use axum::{
     Extension, Json, Router,
     body::Body,
-    extract::{Path, Request, State},
-    http::{HeaderMap, StatusCode, header},
+    extract::{Path, State},
+    http::header,
     response::{IntoResponse, Response},
-    routing::{get, post, put},
+    routing::{get, put},
 };
 use futures::TryStreamExt;
-use hyper::upgrade::OnUpgrade;
 use rhizome_sandbox::{Progress as SandboxProgress, ProgressEvent};
 use serde::{Deserialize, Serialize};
 use tokio_util::io::{ReaderStream, StreamReader};
 
 use super::{
-    exec_frame::PROTOCOL,
-    exec_pump::pump,
-    extract::{JsonBody, Lines, Params, parse_json, read_body},
+    extract::{JsonBody, Lines, Params},
     types::{
         Done, Progress, ProgressLine, SCHEMA,
         sandbox::{
-            DirListing, ExecBody, FileStat, FileWritten, PathParams, SandboxBody, SandboxCreated,
-            Sandboxes,
+            DirListing, FileStat, FileWritten, PathParams, SandboxBody, SandboxCreated, Sandboxes,
         },
     },
 };
@@ -45,7 +41,6 @@ pub(super) fn routes() -> Router<Arc<Node>> {
     Router::new()
         .route("/v1/sandboxes", get(list).post(create))
         .route("/v1/sandboxes/{sandbox}", get(show).delete(kill))
-        .route("/v1/sandboxes/{sandbox}/exec", post(exec))
         .route("/v1/sandboxes/{sandbox}/logs", get(logs))
         .route(
             "/v1/sandboxes/{sandbox}/file",
@@ -136,49 +131,6 @@ where
     response
 }
 
-async fn exec(
-    State(node): Shared,
-    Path(sandbox): Path<String>,
-    mut request: Request,
-) -> Result<Response, ApiError> {
-    if !asks_for_upgrade(request.headers()) {
-        let message = "a command runs over an upgraded connection";
-        return Err(
-            ApiError::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", message).hint(format!(
-                "send `Connection: upgrade` and `Upgrade: {PROTOCOL}`"
-            )),
-        );
-    }
-    let upgrade = request.extensions_mut().remove::<OnUpgrade>();
-    let upgrade =
-        upgrade.ok_or_else(|| ApiError::bad_request("this connection cannot be upgraded"))?;
-    let body: ExecBody = parse_json(&read_body(request.into_body()).await?)?;
-    let stdin = body.stdin;
-    let detail = Detail(body.argv.join(" "));
-    let handle = node.exec(&sandbox, body).await?;
-    node.tasks.spawn(async move {
-        match upgrade.await {
-            Ok(connection) => pump(connection, handle, stdin).await,
-            // Dropping the handle ends the command.
-            Err(error) => tracing::debug!(%error, "an exec connection was not upgraded"),
-        }
-    });
-    let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, PROTOCOL)];
-    Ok((StatusCode::SWITCHING_PROTOCOLS, Extension(detail), headers).into_response())
-}
-
-fn asks_for_upgrade(headers: &HeaderMap) -> bool {
-    let has = |name, wanted: &str| {
-        headers
-            .get_all(name)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .any(|word| word.trim().eq_ignore_ascii_case(wanted))
-    };
-    has(header::CONNECTION, "upgrade") && has(header::UPGRADE, PROTOCOL)
-}
-
 async fn stat(
     State(node): Shared,
     Path(sandbox): Path<String>,
@@ -267,17 +219,6 @@ fn mode(params: &PathParams, default: u32) -> Result<u32, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_upgrade_is_asked_for_by_both_headers() {
-        let mut headers = HeaderMap::new();
-        headers.insert(header::UPGRADE, "rhizome-exec/1".parse().unwrap());
-        assert!(!asks_for_upgrade(&headers));
-        headers.insert(header::CONNECTION, "keep-alive, Upgrade".parse().unwrap());
-        assert!(asks_for_upgrade(&headers));
-        headers.insert(header::UPGRADE, "websocket".parse().unwrap());
-        assert!(!asks_for_upgrade(&headers));
-    }
 
     #[test]
     fn modes_and_paths_are_checked() {

@@ -5,11 +5,15 @@
 use std::{
     io,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
@@ -36,13 +40,15 @@ pub(crate) async fn serve<I>(io: I, router: Router, stall: Duration, stop: Cance
 where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
+    let patience = Patience::default();
+    let router = router.layer(Extension(patience.clone()));
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(MAX_BUFFER_BYTES)
         .max_headers(MAX_HEADERS)
         .serve_connection(
-            TokioIo::new(StallGuard::new(io, stall)),
+            TokioIo::new(StallGuard::new(io, stall).with(patience)),
             TowerToHyperService::new(router),
         )
         .with_upgrades();
@@ -60,6 +66,18 @@ where
     }
 }
 
+/// Whether the other end may take all the time it likes, from some point on: after an upgrade,
+/// when it holds up nothing but what it asked for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Patience(Arc<AtomicBool>);
+
+impl Patience {
+    /// Lets the other end read as slowly as it likes.
+    pub(crate) fn without_end(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A stream whose writes fail once the other end has not read for a while.
 #[derive(Debug)]
 pub(crate) struct StallGuard<S> {
@@ -67,6 +85,7 @@ pub(crate) struct StallGuard<S> {
     limit: Duration,
     // Armed by the first write that could make no progress, disarmed by the next that does.
     stalled: Option<Pin<Box<Sleep>>>,
+    patience: Patience,
 }
 
 impl<S> StallGuard<S> {
@@ -75,7 +94,13 @@ impl<S> StallGuard<S> {
             inner,
             limit,
             stalled: None,
+            patience: Patience::default(),
         }
+    }
+
+    fn with(mut self, patience: Patience) -> Self {
+        self.patience = patience;
+        self
     }
 
     fn guard<T>(
@@ -83,7 +108,7 @@ impl<S> StallGuard<S> {
         context: &mut Context<'_>,
         poll: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        if poll.is_ready() {
+        if poll.is_ready() || self.patience.0.load(Ordering::Relaxed) {
             self.stalled = None;
             return poll;
         }
@@ -156,6 +181,19 @@ mod tests {
         // It may go on when the other end reads again; we only promise not to wait for ever.
         theirs.read_exact(&mut [0; 16]).await.unwrap();
         guard.write_all(&[0; 16]).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_reader_may_stop_where_it_holds_up_only_itself() {
+        let (ours, mut theirs) = tokio::io::duplex(16);
+        let patience = Patience::default();
+        let mut guard = StallGuard::new(ours, Duration::from_millis(1)).with(patience.clone());
+        patience.without_end();
+        let writer = tokio::spawn(async move { guard.write_all(&[7; 32]).await });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let mut seen = [0; 32];
+        theirs.read_exact(&mut seen).await.unwrap();
+        writer.await.unwrap().unwrap();
     }
 
     #[tokio::test]

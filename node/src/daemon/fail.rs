@@ -9,7 +9,7 @@ use rhizome_memory::{PublishError, RecallError, ReplicaError};
 use rhizome_mesh::net::{JoinError, Refusal, ReplicaTimeout};
 use rhizome_sandbox::{
     SandboxError,
-    channel::{ExecError, FileError},
+    channel::{ExecError, FileError, ForwardError},
     image::ImageError,
 };
 
@@ -139,6 +139,23 @@ pub(crate) fn exec(error: &ExecError) -> ApiError {
     ApiError::of(status, code, error).maybe_hint(error.hint())
 }
 
+/// The error of a file or directory that could not be used.
+pub(crate) fn file(error: &FileError) -> ApiError {
+    let (status, code) = file_code(error);
+    ApiError::of(status, code, error).maybe_hint(error.hint())
+}
+
+/// The error of a port that could not be reached.
+pub(crate) fn forward(error: &ForwardError) -> ApiError {
+    let (status, code) = match error {
+        ForwardError::Refused { .. } => (StatusCode::BAD_GATEWAY, "port_refused"),
+        ForwardError::Busy => (StatusCode::TOO_MANY_REQUESTS, "busy"),
+        ForwardError::SandboxGone { .. } => (StatusCode::GONE, "sandbox_gone"),
+        _ => (StatusCode::BAD_GATEWAY, "guest_failed"),
+    };
+    ApiError::of(status, code, error).maybe_hint(error.hint())
+}
+
 fn exec_code(error: &ExecError) -> (StatusCode, &'static str) {
     match error {
         ExecError::NoSuchProgram { .. } => (StatusCode::NOT_FOUND, "no_such_program"),
@@ -148,6 +165,10 @@ fn exec_code(error: &ExecError) -> (StatusCode, &'static str) {
         }
         ExecError::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
         ExecError::Busy => (StatusCode::TOO_MANY_REQUESTS, "busy"),
+        ExecError::NoSuchExec { .. } => (StatusCode::NOT_FOUND, "no_such_exec"),
+        ExecError::IdTaken => (StatusCode::CONFLICT, "id_taken"),
+        ExecError::TakenOver => (StatusCode::CONFLICT, "taken_over"),
+        ExecError::AtRest => (StatusCode::CONFLICT, "at_rest"),
         ExecError::SandboxGone { .. } => (StatusCode::GONE, "sandbox_gone"),
         _ => (StatusCode::BAD_GATEWAY, "guest_failed"),
     }

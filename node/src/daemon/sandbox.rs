@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use rhizome_identity::{AgentId, Hash, Role, SpaceId};
 use rhizome_sandbox::{
     FileDownload, Progress as SandboxProgress, SandboxInfo, SandboxSpec, SandboxState,
-    channel::ExecHandle,
 };
 use tokio::io::AsyncRead;
 
@@ -13,8 +12,8 @@ use crate::{
     api::types::{
         SCHEMA,
         sandbox::{
-            DirListing, ExecBody, FileEntry, FileKind, FileStat, Sandbox, SandboxBody,
-            SandboxCreated, Sandboxes,
+            DirListing, FileEntry, FileKind, FileStat, Sandbox, SandboxBody, SandboxCreated,
+            Sandboxes,
         },
     },
     error::ApiError,
@@ -167,26 +166,6 @@ impl Node {
         let id = self.find_sandbox(wanted)?.id;
         self.sandboxes()?
             .logs(&id)
-            .await
-            .map_err(|error| fail::sandbox(&error))
-    }
-
-    pub(crate) async fn exec(&self, wanted: &str, body: ExecBody) -> Result<ExecHandle, ApiError> {
-        if body.argv.is_empty() {
-            return Err(ApiError::bad_request("there is no command to run")
-                .hint("put it after `--`: rhizome sandbox exec <sandbox> -- <command>"));
-        }
-        let id = self.find_sandbox(wanted)?.id;
-        let request = rhizome_sandbox::channel::ExecRequest {
-            argv: body.argv,
-            env: body.env,
-            cwd: body.cwd,
-            user: body.user,
-            stdin: body.stdin,
-            timeout: body.timeout_ms.map(std::time::Duration::from_millis),
-        };
-        self.sandboxes()?
-            .exec(&id, request)
             .await
             .map_err(|error| fail::sandbox(&error))
     }

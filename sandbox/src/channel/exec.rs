@@ -9,6 +9,7 @@ use rhizome_guest::wire::{
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     ExecError,
@@ -77,6 +78,7 @@ pub struct ExecHandle {
     input: ExecInput,
     id: ExecId,
     attached: Attached,
+    left: CancellationToken,
 }
 
 /// What can be said to a running command; it clones, and may outlive the handle.
@@ -103,6 +105,13 @@ impl ExecHandle {
     /// is then ended, or lost.
     pub async fn detach(self) -> Result<(), ExecError> {
         super::programs::keep(self.input.0.shared(), self.id, true).await
+    }
+
+    /// Lets go of the command as the end of the channel would: it goes on, and a command that is
+    /// not kept waits a minute for its next reader once the channel has ended. For a node that
+    /// is about to close its channels.
+    pub fn leave(self) {
+        self.left.cancel();
     }
 
     /// Tells the command's terminal its size; without a terminal nothing happens.
@@ -300,12 +309,14 @@ pub(super) fn handle(
 ) -> ExecHandle {
     let input = ExecInput(stream.sender());
     let (tx, events) = mpsc::channel(EVENT_QUEUE);
-    tokio::spawn(forward(stream, tx, program));
+    let left = CancellationToken::new();
+    tokio::spawn(forward(stream, tx, program, left.clone()));
     ExecHandle {
         events,
         input,
         id,
         attached,
+        left,
     }
 }
 
@@ -381,9 +392,12 @@ async fn forward(
     mut stream: Stream,
     events: mpsc::Sender<Result<ExecEvent, ExecError>>,
     program: String,
+    left: CancellationToken,
 ) {
     loop {
         let next = tokio::select! {
+            biased;
+            () = left.cancelled() => return stream.finish(),
             // The reader is gone: dropping the stream kills the command.
             () = events.closed() => return,
             next = stream.expect() => next,
@@ -394,6 +408,9 @@ async fn forward(
         };
         let last = !matches!(event, Ok(ExecEvent::Stdout(_) | ExecEvent::Stderr(_)));
         if events.send(event).await.is_err() || last {
+            if left.is_cancelled() {
+                stream.finish();
+            }
             return;
         }
     }

@@ -132,6 +132,146 @@ pub struct ExecBody {
     /// Killed after this long, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// The terminal it runs on; none by default. Errors then come with the output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pty: Option<Pty>,
+    /// Whether it runs on when the client goes away; otherwise it is killed then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep: bool,
+    /// Its id, 16 hexadecimal digits; drawn by the node by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Start it, keep it, and answer at once, without an upgrade.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub detach: bool,
+}
+
+/// The size of a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pty {
+    /// Rows of characters.
+    pub rows: u16,
+    /// Columns of characters.
+    pub columns: u16,
+}
+
+/// The answer to a command that was started with `detach`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecStarted {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// Its id.
+    pub id: String,
+}
+
+/// A command of a sandbox, running or ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exec {
+    /// Its id.
+    pub id: String,
+    /// Program and arguments, as a shell takes them; cut where they are long.
+    pub command: String,
+    /// Who it runs as.
+    pub user: String,
+    /// Process number in the sandbox.
+    pub pid: u32,
+    /// When it was started, by the sandbox's clock.
+    pub started_ms: u64,
+    /// For how long it has run, or ran; sleep does not count.
+    pub ran_ms: u64,
+    /// How it ended, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<ExecEnd>,
+    /// Whether it runs on without a client.
+    pub keep: bool,
+    /// Whether it runs on a terminal.
+    pub pty: bool,
+    /// Whether a client reads it.
+    pub attached: bool,
+    /// Bytes of output that are no longer there.
+    pub dropped: u64,
+    /// Bytes of output in all.
+    pub position: u64,
+}
+
+/// `GET /v1/sandboxes/{id}/execs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Execs {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// The commands, newest first.
+    pub execs: Vec<Exec>,
+}
+
+/// `POST /v1/sandboxes/{id}/execs/{exec}/attach`, with `Upgrade: rhizome-exec/1`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttachBody {
+    /// Bytes of output, of both kinds together, that the client has; all that is kept by default.
+    #[serde(default)]
+    pub from: u64,
+    /// Only what comes from now on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub new_only: bool,
+}
+
+/// The first frame of an attached command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecAttached {
+    /// Its id.
+    pub id: String,
+    /// Bytes of output before the first that follows.
+    pub position: u64,
+    /// How many of them were asked for and are lost.
+    pub gap: u64,
+    /// Whether it runs on a terminal.
+    pub pty: bool,
+    /// Whether it takes input.
+    pub stdin: bool,
+}
+
+/// `POST /v1/sandboxes/{id}/execs/{exec}/signal`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SignalBody {
+    /// Its number, 1 to 31; 9 ends all that the command started.
+    pub signal: i32,
+}
+
+/// The query of `POST /v1/sandboxes/{id}/forward`, with `Upgrade: rhizome-forward/1`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForwardParams {
+    /// A TCP port in the sandbox.
+    pub port: u16,
+}
+
+/// The query of `GET /v1/sandboxes/{id}/watch`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WatchParams {
+    /// Absolute path of a directory in the sandbox.
+    pub path: String,
+    /// Whether the directories in it are watched too.
+    #[serde(default)]
+    pub recursive: bool,
+}
+
+/// A line of the answer to `GET /v1/sandboxes/{id}/watch`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileChange {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// `created`, `changed`, `touched`, `removed`, or `overflow`: some are not told, look again.
+    pub change: String,
+    /// Whether to a directory.
+    pub dir: bool,
+    /// To what, below the directory that is watched; empty for that itself.
+    pub path: String,
 }
 
 /// How a command ended: the payload of the last exec frame.

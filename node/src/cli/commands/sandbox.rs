@@ -1,7 +1,12 @@
-//! `rhizome sandbox create|exec|cp|list|logs|kill`.
+//! `rhizome sandbox create|exec|shell|ps|attach|signal|cp|forward|watch-dir|list|logs|kill`.
 
 mod copy;
 mod exec;
+mod forward;
+mod programs;
+mod session;
+mod terminal;
+mod watch;
 
 use std::collections::BTreeMap;
 
@@ -43,9 +48,42 @@ pub(crate) enum Verb {
     #[command(after_help = "Examples:
   rhizome sandbox exec bench -- uname -a
   rhizome sandbox exec bench --stdin -- tee /root/notes < notes.txt
+  rhizome sandbox exec bench -it -- top
+  rhizome sandbox exec bench --detach -- ./serve
 
-The exit code is the command's own; 128 and the signal's number if a signal ended it; 124 if it ran out of time.")]
+The exit code is the command's own; 128 and the signal's number if a signal ended it; 124 if it ran out of time.
+When this client goes away its command is killed, with all that it started, unless it is kept (`--keep`, `--detach`).")]
     Exec(exec::Exec),
+    /// Open a shell in a sandbox
+    #[command(after_help = "Examples:
+  rhizome sandbox shell bench
+  rhizome sandbox shell bench --user ann --cwd /srv
+
+At the beginning of a line: `~.` ends the shell, `~d` detaches from it (it runs on; see `sandbox attach`), `~~` is a `~`, `~?` helps.
+The exit code is the shell's own; 255 after `~.`.")]
+    Shell(exec::Shell),
+    /// List the commands of a sandbox, those that ended too
+    Ps {
+        /// Name, id or unique prefix of one
+        sandbox: String,
+    },
+    /// Read a command on that runs, or has ended
+    #[command(after_help = "Examples:
+  rhizome sandbox attach bench 5f0e4c9b2a7d1163
+  rhizome sandbox attach bench 5f0e --new
+
+Whoever read the command before does not any more. What it said while nobody read is kept up to 16 MiB, and what is lost of it is said.
+When this client goes away, a command that is not kept is killed.")]
+    Attach(programs::Attach),
+    /// Signal a command of a sandbox
+    Signal(programs::Signal),
+    /// Reach ports of a sandbox on this machine
+    #[command(after_help = "Examples:
+  rhizome sandbox forward bench 8000
+  rhizome sandbox forward bench 18000:8000 0:5432")]
+    Forward(forward::Forward),
+    /// Print what changes in a directory of a sandbox, as it happens
+    WatchDir(watch::Watch),
     /// Copy files between this machine and a sandbox, directories whole
     #[command(after_help = "Examples:
   rhizome sandbox cp project bench:/root/project
@@ -112,6 +150,12 @@ pub(crate) async fn run(context: &Context, args: Sandboxing) -> Result<(), Failu
     match verb {
         Verb::Create(args) => create(context, args).await,
         Verb::Exec(args) => exec::run(context, args).await,
+        Verb::Shell(args) => exec::shell(context, args).await,
+        Verb::Ps { sandbox } => programs::list(context, &sandbox).await,
+        Verb::Attach(args) => programs::attach(context, args).await,
+        Verb::Signal(args) => programs::signal(context, args).await,
+        Verb::Forward(args) => forward::run(context, args).await,
+        Verb::WatchDir(args) => watch::run(context, args).await,
         Verb::Cp(args) => copy::run(context, args).await,
         Verb::List { all, ended } => list(context, all, ended).await,
         Verb::Logs { sandbox } => logs(context, &sandbox).await,

@@ -62,7 +62,7 @@ fn try_run(how: OnShutdown, stream: &Arc<Stream>, frame: &Frame) -> Result<(), F
     );
     {
         let wake = Arc::clone(&wake);
-        stream.on_reset(move || {
+        stream.on_reset(move |_| {
             let _ = rustix::io::write(&*wake, &1_u64.to_ne_bytes());
         });
     }
@@ -85,7 +85,7 @@ fn try_run(how: OnShutdown, stream: &Arc<Stream>, frame: &Frame) -> Result<(), F
 fn take_over(setup: &NetOpen, stream: &Arc<Stream>) -> io::Result<Arc<File>> {
     let mut device = lock(&DEVICE);
     if let Some(before) = device.stream.replace(Arc::clone(stream)) {
-        before.reset();
+        before.reset(super::stream::Cause::Session);
     }
     if let Some(tun) = &device.tun {
         drop_stale(tun);

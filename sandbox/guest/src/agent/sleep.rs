@@ -245,19 +245,25 @@ fn resumed(agent: &Arc<Agent>, frame: &Frame) -> Result<(), Failed> {
         fork,
         hostname,
     } = frame.message()?;
-    // All of it before any program goes on.
-    let clock = host::set_time(SetTime { unix_ns });
-    let randomness = host::reseed(&Reseed { seed });
-    if !hostname.is_empty() && agent.sleep.machine {
-        rustix::system::sethostname(hostname.as_bytes()).map_err(io::Error::from)?;
-    }
-    let generation = agent.sleep.next_generation()?;
+    // All of it before any program goes on; one that fails must not keep them for ever.
+    let set = if agent.sleep.machine {
+        set_machine(unix_ns, seed, &hostname)
+    } else {
+        // An ordinary process has no business with the machine's clock.
+        Ok(())
+    };
+    let generation = agent.sleep.next_generation();
     agent.sleep.thaw(agent);
-    run_resumed_hooks(agent, generation, fork);
-    // An ordinary process may set neither.
-    if agent.sleep.machine {
-        clock.map_err(Failed)?;
-        randomness.map_err(Failed)?;
+    set?;
+    run_resumed_hooks(agent, generation?, fork);
+    Ok(())
+}
+
+fn set_machine(unix_ns: u64, seed: [u8; 32], hostname: &str) -> Result<(), Failed> {
+    host::set_time(SetTime { unix_ns }).map_err(Failed)?;
+    host::reseed(&Reseed { seed }).map_err(Failed)?;
+    if !hostname.is_empty() {
+        rustix::system::sethostname(hostname.as_bytes()).map_err(io::Error::from)?;
     }
     Ok(())
 }
