@@ -54,8 +54,8 @@ pub(crate) fn owner(node: Arc<Node>) -> Router {
 fn own_routes(node: Arc<Node>) -> Router {
     let routes = shared()
         .merge(sandbox_routes::routes())
-        .merge(remote::routes::owner_routes())
         .merge(exec_routes::routes())
+        .merge(remote::routes::owner_routes())
         .route("/v1/status", get(status))
         .route("/v1/peers", get(peers))
         .route("/v1/mesh/init", post(init))
@@ -94,6 +94,7 @@ pub(crate) fn guest(node: Arc<Node>, caller: Caller) -> Router {
 /// What some other node may ask; who may what is judged before (`remote::grants`).
 pub(crate) fn peer(node: Arc<Node>, caller: Caller) -> Router {
     let routes = sandbox_routes::routes()
+        .merge(exec_routes::routes())
         .merge(remote::routes::peer_routes())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)

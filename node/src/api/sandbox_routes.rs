@@ -24,7 +24,6 @@ use super::{
     },
 };
 use crate::{
-    control::audit::layer::Detail,
     daemon::{caller::Caller, node::Node},
     error::ApiError,
 };

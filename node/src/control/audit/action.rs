@@ -28,7 +28,7 @@ pub(super) fn action<'a>(method: &Method, path: &'a str) -> Option<Action<'a>> {
     if parts.next() != Some("v1") {
         return None;
     }
-    let rest: Vec<&str> = parts.take(4).collect();
+    let rest: Vec<&str> = parts.take(5).collect();
     let (noun, verb, on) = match rest[..] {
         ["memory" | "recall" | "context", ..] => return None,
         ["mesh", verb] => ("mesh", verb, None),
@@ -41,6 +41,8 @@ pub(super) fn action<'a>(method: &Method, path: &'a str) -> Option<Action<'a>> {
         [many, on, verb] if *method == Method::DELETE && verb == "file" => {
             (singular(many), "remove-file", Some(on))
         }
+        // Reading a command on, or signalling it.
+        [many, on, "execs", _, verb] => (singular(many), verb, Some(on)),
         [many, on, verb, ..] => (singular(many), verb, Some(on)),
         [] => return None,
     };
@@ -75,6 +77,12 @@ mod tests {
                 "POST",
                 "/v1/sandboxes/box/exec",
                 "sandbox.exec",
+                Some("box"),
+            ),
+            (
+                "POST",
+                "/v1/sandboxes/box/execs/0011223344556677/signal",
+                "sandbox.signal",
                 Some("box"),
             ),
             (
