@@ -5,6 +5,9 @@
 //! - durable publishes of one author, one after the other, and by 64 at a time;
 //! - batch verification of ed25519 signatures: the limit of admission;
 //! - admission of foreign fragments: decode, checks, signatures, one append and sync per batch.
+//!
+//! `-- lone <count>` or `-- many <count>` only publishes, for a profiler to look at: one after the
+//! other, or so many by each of the 64.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -50,6 +53,10 @@ fn main() {
     let mesh = Mesh::of(2);
     let replica = mesh.open(0, &dir.path().join("publisher"));
     let size = mesh.wires(&replica, &[mesh.publish(0, &replica, TEXT)])[0].len();
+    if let Some(part) = part() {
+        println!("{}", part(&mesh, &replica));
+        return;
+    }
     println!("durable publishing and admission; fragments of {size} bytes; profile {profile}");
     println!("{:<34} {:<44} limit", "", "measured");
 
@@ -98,6 +105,19 @@ fn main() {
         &share(&admit),
     );
     opening(&mesh, dir.path(), 12_500 * scale);
+}
+
+/// Returns the one part that was asked for, if one was.
+fn part() -> Option<impl FnOnce(&Mesh, &Replica) -> Rate> {
+    let arguments: Vec<String> = env::args().collect();
+    let is_part = |argument: &String| ["lone", "many"].contains(&argument.as_str());
+    let at = arguments.iter().position(is_part)?;
+    let count = arguments.get(at + 1)?.parse().ok()?;
+    let lone = arguments[at] == "lone";
+    Some(move |mesh: &Mesh, replica: &Replica| match lone {
+        true => sequential(mesh, replica, count),
+        false => concurrent(mesh, replica, count),
+    })
 }
 
 fn row(what: &str, measured: &Rate, limit: &str, share: &str) {

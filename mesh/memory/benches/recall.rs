@@ -62,13 +62,13 @@ fn main() {
         .find_map(|argument| argument.parse().ok())
         .unwrap_or(10_000_u64);
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let mut view = View::open(dir.path()).expect("a view");
+    let view = View::open(dir.path()).expect("a view");
     println!("the view alone, {count} memories of 40 words; no disk is waited for");
 
     let mut publish = Vec::new();
     for n in 1..=count {
         let start = Instant::now();
-        let found = publish_one(&mut view, n);
+        let found = publish_one(&view, n);
         publish.push(start.elapsed());
         assert_eq!(found, Applied::Applied);
     }
@@ -77,7 +77,7 @@ fn main() {
     let mut found_at_once = Vec::new();
     for n in count + 1..=count + 100 {
         let start = Instant::now();
-        publish_one(&mut view, n);
+        publish_one(&view, n);
         let hits = view
             .recall(&query(&format!("unique{n}")))
             .expect("a recall");
@@ -102,7 +102,7 @@ fn main() {
 
     let mut flush = Vec::new();
     for n in count + 101..=count + 130 {
-        publish_one(&mut view, n);
+        publish_one(&view, n);
         let start = Instant::now();
         view.flush().expect("a flush");
         flush.push(start.elapsed());
@@ -114,7 +114,7 @@ fn main() {
 /// What a checkpoint costs as its context grows: the document is saved and loaded each time.
 fn checkpoints() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let mut view = View::open(dir.path()).expect("a view");
+    let view = View::open(dir.path()).expect("a view");
     for (from, to) in [(1, 100), (101, 300), (301, 600), (601, 1_000)] {
         let mut times = Vec::new();
         for n in from..=to {
@@ -130,7 +130,7 @@ fn checkpoints() {
             let composed = view
                 .compose_context(ctx(n), "task", &patch)
                 .expect("a change");
-            assert_eq!(finish(&mut view, n, composed), Applied::Applied);
+            assert_eq!(finish(&view, n, composed), Applied::Applied);
             times.push(start.elapsed());
         }
         report(&format!("checkpoints {from} to {to}"), &mut times);
@@ -214,7 +214,7 @@ fn texts(n: u64) -> (String, String) {
     (title, text.join(" "))
 }
 
-fn publish_one(view: &mut View, n: u64) -> Applied {
+fn publish_one(view: &View, n: u64) -> Applied {
     let (title, text) = texts(n);
     let draft = Draft {
         task: Some(format!("task {}", n % 50)),
@@ -224,7 +224,7 @@ fn publish_one(view: &mut View, n: u64) -> Applied {
     finish(view, n, composed)
 }
 
-fn finish(view: &mut View, n: u64, composed: Composed) -> Applied {
+fn finish(view: &View, n: u64, composed: Composed) -> Applied {
     let ComposeContext {
         author, node, now, ..
     } = ctx(n);

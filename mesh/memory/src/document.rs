@@ -13,6 +13,7 @@
 //! change could point anywhere; the order comes from the clocks of the fragments.
 
 mod context_state;
+mod first;
 mod genesis;
 mod index;
 mod statement;
@@ -23,9 +24,10 @@ use rhizome_identity::{AgentId, SpaceId};
 
 pub(crate) use self::{
     context_state::{context_state, context_summary},
+    first::{document_of_first, first_statement, is_first_statement},
     genesis::{MAPS, REGISTERS, STATEMENT, genesis},
     index::{ChangeMeta, DocIndex},
-    statement::{At, Statement, from_canonical, memory_item},
+    statement::{At, Statement, from_canonical, memory_item, stated_item, to_canonical},
     write::{entry_key, write_memory, write_patch},
 };
 use crate::{DocId, Hlc, Kind};

@@ -12,7 +12,8 @@
 //! 4. the schema: only strings, only where its shape has room for them, only over operations that
 //!    it had seen;
 //! 5. automerge itself, in a batch, on a copy, behind `catch_unwind`; then save and a strict reload,
-//!    and only the reloaded document is kept.
+//!    and only the reloaded document is kept. A memory's first change needs no document: past step
+//!    4 it has one form, which is ours, and is kept as it is until a second one comes.
 //!
 //! What each step looks at is the change, its header and what it builds on, never what else has
 //! arrived: equal sets of fragments get equal verdicts in any order.
@@ -35,8 +36,8 @@ use self::{
     schema::check_schema,
 };
 use crate::{
-    FragmentId, Opened,
-    document::{ChangeMeta, DocIndex, DocKey, actor, genesis},
+    Draft, FragmentId, Opened,
+    document::{ChangeMeta, DocIndex, DocKey, actor, genesis, is_first_statement},
 };
 
 /// Most bytes of one change.
@@ -156,6 +157,8 @@ pub enum Reason {
 pub(crate) struct Checked {
     pub(crate) change: Change,
     pub(crate) meta: ChangeMeta,
+    /// What it states, if it is the first change of a memory and has the form of all of these.
+    pub(crate) first: Option<Draft>,
 }
 
 /// Checks a change whose header's dependencies are all in `index`.
@@ -225,8 +228,9 @@ pub(crate) fn check(key: &DocKey, index: &DocIndex, opened: &Opened) -> Result<C
         return Err(Reason::OverBudget);
     }
 
-    let registers = check_schema(key, index, &closure, header, &change, &operations)
+    let allowed = check_schema(key, index, &closure, header, &change, &operations)
         .map_err(|what| Reason::Schema { what })?;
+    let is_first = index.len() == 0 && is_first_statement(&change);
     let meta = ChangeMeta {
         hash: change.hash().0,
         fragment: opened.id,
@@ -241,9 +245,14 @@ pub(crate) fn check(key: &DocKey, index: &DocIndex, opened: &Opened) -> Result<C
         max_op,
         author_bytes,
         deps,
-        registers,
+        registers: allowed.registers,
     };
-    Ok(Checked { change, meta })
+    let first = allowed.statement.filter(|_| is_first);
+    Ok(Checked {
+        change,
+        meta,
+        first,
+    })
 }
 
 fn decode(bytes: &[u8]) -> Result<(Change, Vec<automerge::legacy::Op>), Reason> {
@@ -296,14 +305,14 @@ fn dependencies(
 /// Applies checked changes to a copy of `document`, and returns the copy as it reloads, with the
 /// bytes that it reloads from.
 ///
-/// `heads` are the heads the document must then have; `read` reads it as the view will, so that a
-/// document on which reading panics is not taken in either.
-pub(crate) fn apply(
+/// `heads` are the heads the document must then have; `read` reads it for the view, in here, so that
+/// a document on which reading panics is not taken in either.
+pub(crate) fn apply<T>(
     document: &Automerge,
     changes: &[Change],
     heads: &[ChangeHash],
-    read: impl FnOnce(&Automerge),
-) -> Result<(Automerge, Vec<u8>), Reason> {
+    read: impl FnOnce(&Automerge) -> T,
+) -> Result<(Automerge, Vec<u8>, T), Reason> {
     fenced(|| {
         #[cfg(test)]
         trip::trip(changes);
@@ -327,8 +336,8 @@ pub(crate) fn apply(
                 what: "its heads differ".to_owned(),
             });
         }
-        read(&reloaded);
-        Ok((reloaded, saved))
+        let read = read(&reloaded);
+        Ok((reloaded, saved, read))
     })
     .unwrap_or_else(|what| Err(Reason::Panicked { what }))
 }

@@ -187,12 +187,22 @@ pub struct Fragment {
     pub body: Option<Bytes>,
 }
 
-impl Fragment {
-    /// Completes a header with what describes `body`, and signs it.
+/// A fragment that lacks nothing but its signature: its id is known, so the next of its chain can
+/// follow it while it is being signed.
+#[derive(Debug)]
+pub(crate) struct Unsigned {
+    pub(crate) id: FragmentId,
+    pub(crate) header: Header,
+    payload: Vec<u8>,
+    body: Bytes,
+}
+
+impl Unsigned {
+    /// Completes a header with what describes `body`.
     ///
     /// # Errors
     /// [`FragmentError`] if header or body break a bound of the format.
-    pub fn sign(key: &AgentKey, mut header: Header, body: Bytes) -> Result<Self, FragmentError> {
+    pub(crate) fn new(mut header: Header, body: Bytes) -> Result<Self, FragmentError> {
         header.body_hash = Hash::of(&body);
         header.body_len = u32::try_from(body.len()).map_err(|_| FragmentError::TooLarge {
             size: body.len(),
@@ -205,15 +215,39 @@ impl Fragment {
             ));
         }
         let payload = header.to_bytes();
-        let id = FragmentId::from(Hash::of(&payload));
-        let envelope = Bytes::from(envelope::seal(key.as_ref(), DOMAIN, &payload));
-        let body = (!header.body_is_blob()).then_some(body);
         Ok(Self {
-            id,
+            id: FragmentId::from(Hash::of(&payload)),
             header,
-            envelope,
+            payload,
             body,
         })
+    }
+
+    /// Returns the body, if it is too long to travel inside the fragment.
+    pub(crate) fn blob(&self) -> Option<Bytes> {
+        self.header.body_is_blob().then(|| self.body.clone())
+    }
+
+    /// Signs it.
+    pub(crate) fn sign(self, key: &AgentKey) -> Fragment {
+        let envelope = Bytes::from(envelope::seal(key.as_ref(), DOMAIN, &self.payload));
+        let body = (!self.header.body_is_blob()).then_some(self.body);
+        Fragment {
+            id: self.id,
+            header: self.header,
+            envelope,
+            body,
+        }
+    }
+}
+
+impl Fragment {
+    /// Completes a header with what describes `body`, and signs it.
+    ///
+    /// # Errors
+    /// [`FragmentError`] if header or body break a bound of the format.
+    pub fn sign(key: &AgentKey, header: Header, body: Bytes) -> Result<Self, FragmentError> {
+        Ok(Unsigned::new(header, body)?.sign(key))
     }
 
     /// Reads the wire form; everything is checked but the signature and the author's right to write.

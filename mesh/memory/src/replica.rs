@@ -43,11 +43,11 @@ pub use self::{
         ReplicaConfig, SpaceStats,
     },
 };
-use self::{publish::What, state::Inner};
+use self::state::Inner;
 pub use crate::store::{Damage, LogError, RecoveryReport, StoreError};
 use crate::{
     ContextState, ContextSummary, DocId, Event, FragmentId, Hit, IdSet, Lane, ListQuery,
-    MemoryItem, RecallError, RecallQuery, Verification, WatchEvent, Why,
+    MemoryItem, RecallError, RecallQuery, Verification, WatchEvent, Why, view::What,
 };
 
 /// A node's durable copy of the authority log and of its spaces, with the view on them.
@@ -98,7 +98,7 @@ impl Replica {
     /// Returns who may do what.
     #[must_use]
     pub fn authority(&self) -> Arc<Authority> {
-        Arc::clone(&self.inner().state().authority)
+        Arc::clone(&self.inner().rights().authority)
     }
 
     /// Appends records made here; durable and in effect on return.
@@ -118,7 +118,7 @@ impl Replica {
     /// Returns a space's key, if this node was given it.
     #[must_use]
     pub fn space_key(&self, space: &SpaceId, epoch: u32) -> Option<SpaceKey> {
-        self.inner().state().keys.get(&(*space, epoch)).cloned()
+        self.inner().rights().keys.get(&(*space, epoch)).cloned()
     }
 
     /// Publishes a memory; durable on return.

@@ -10,6 +10,7 @@
 
 mod apply;
 mod compose;
+mod documents;
 mod live;
 mod materialise;
 mod tables;
@@ -20,10 +21,9 @@ mod error;
 mod read;
 
 use std::{
-    collections::BTreeMap,
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -34,12 +34,15 @@ use rhizome_identity::{AgentId, NodeId, SpaceId};
 use serde::{Deserialize, Serialize};
 
 use self::{
-    compose::Pending,
-    live::LiveDocuments,
+    apply::Applying,
+    documents::Documents,
     materialise::decode_item,
     tables::{Store, guarded},
-    waiting::Waiting,
     worker::Worker,
+};
+pub(crate) use self::{
+    compose::What,
+    documents::Promise,
 };
 pub use self::{
     error::{ComposeError, ViewError},
@@ -164,17 +167,16 @@ impl Shared {
 }
 
 /// What the fragments add up to.
+///
+/// Composing locks the document it is on and nothing else. Locks, in the order in which they may be
+/// taken: applying, a document, the list of documents.
 #[derive(Debug)]
 pub struct View {
     /// Declared first: the worker settles what is left when it is dropped.
     worker: Worker,
     shared: Arc<Shared>,
-    live: LiveDocuments,
-    waiting: Waiting,
-    /// How many fragments of each space were refused.
-    refused: BTreeMap<SpaceId, usize>,
-    pending: BTreeMap<DocKey, Vec<Pending>>,
-    watermark: u64,
+    documents: Documents,
+    applying: Mutex<Applying>,
     generation: AtomicU64,
 }
 
@@ -211,19 +213,21 @@ impl View {
             .unwrap_or(0)
             .min(number("crowded")?.unwrap_or(u64::MAX));
 
-        let mut waiting = Waiting::default();
+        let mut applying = Applying {
+            watermark,
+            ..Applying::default()
+        };
         for row in tables.waiting.iter()? {
             let (id, row) = row?;
             let id = <[u8; 32]>::try_from(id.value())
                 .map_err(|_| ViewError::Damaged("a waiting fragment"))?;
-            let restored = waiting.restore(FragmentId::from_bytes(id), row.value());
+            let restored = applying.waiting.restore(FragmentId::from_bytes(id), row.value());
             restored.ok_or(ViewError::Damaged("a waiting fragment"))?;
         }
-        let mut refused: BTreeMap<SpaceId, usize> = BTreeMap::new();
         for row in tables.refused.iter()? {
             let row: Quarantined = serde_json::from_slice(row?.1.value())
                 .map_err(|_| ViewError::Damaged("a refused fragment"))?;
-            *refused.entry(row.space).or_default() += 1;
+            *applying.refused.entry(row.space).or_default() += 1;
         }
         let (search, generation) = open_search(&dir.join("tantivy"), &tables)?;
         if number("crowded")?.is_some() {
@@ -239,11 +243,8 @@ impl View {
         Ok(Self {
             worker,
             shared,
-            live: LiveDocuments::default(),
-            waiting,
-            refused,
-            pending: BTreeMap::new(),
-            watermark,
+            documents: Documents::default(),
+            applying: Mutex::new(applying),
             generation: AtomicU64::new(generation + 1),
         })
     }
@@ -251,7 +252,7 @@ impl View {
     /// Returns the arrival up to which everything is applied; replay begins after it.
     #[must_use]
     pub fn watermark(&self) -> u64 {
-        self.watermark
+        self.applying().watermark
     }
 
     /// Composes the change that publishes `draft`.
@@ -261,13 +262,8 @@ impl View {
     ///
     /// # Errors
     /// See [`ComposeError`].
-    pub fn compose(
-        &mut self,
-        ctx: ComposeContext,
-        draft: &Draft,
-    ) -> Result<Composed, ComposeError> {
-        fenced(|| self.compose_draft(ctx, draft))
-            .unwrap_or_else(|what| Err(ComposeError::Automerge(what)))
+    pub fn compose(&self, ctx: ComposeContext, draft: &Draft) -> Result<Composed, ComposeError> {
+        self.compose_unnamed(ctx, What::Draft(draft))
     }
 
     /// Composes the change that publishes a `draft` without a key: as its document is new, no view
@@ -285,24 +281,34 @@ impl View {
     /// # Errors
     /// See [`ComposeError`].
     pub fn compose_context(
-        &mut self,
+        &self,
         ctx: ComposeContext,
         task: &str,
         patch: &ContextPatch,
     ) -> Result<Composed, ComposeError> {
-        fenced(|| self.compose_patch(ctx, task, patch))
-            .unwrap_or_else(|what| Err(ComposeError::Automerge(what)))
+        self.compose_unnamed(ctx, What::Patch(task, patch))
     }
 
     /// Names the fragment that carries a composed change, so that the next one can build on it
     /// before this one is durable and applied.
-    pub fn reserve(&mut self, space: &SpaceId, composed: &Composed, id: FragmentId) {
-        self.reserve_pending(&composed_key(space, composed), &composed.change, id);
+    pub fn reserve(&self, space: &SpaceId, composed: &Composed, id: FragmentId) {
+        if let Some(cell) = self.documents.peek(&composed_key(space, composed)) {
+            let mut document = documents::lock(&cell);
+            let composed = document
+                .pending
+                .iter_mut()
+                .find(|pending| pending.change.raw_bytes() == composed.change);
+            if let Some(pending) = composed {
+                pending.fragment = Some((id, Promise::default()));
+            }
+        }
     }
 
     /// Forgets a composed change, and what was composed upon it, that will never be durable.
-    pub fn release(&mut self, space: &SpaceId, composed: &Composed) {
-        self.release_pending(&composed_key(space, composed), &composed.change);
+    pub fn release(&self, space: &SpaceId, composed: &Composed) {
+        if let Some(cell) = self.documents.peek(&composed_key(space, composed)) {
+            documents::lock(&cell).release(&composed.change);
+        }
     }
 
     /// Applies durable fragments; `arrival` is that of the last of them.
@@ -310,18 +316,24 @@ impl View {
     /// Fragments of one author in one space come in the order of their chain. Applying again what
     /// was applied changes nothing. The answer names every fragment of the batch in its order, then
     /// the earlier ones that had waited for them.
-    pub fn apply(&mut self, arrival: u64, batch: Vec<Opened>) -> Vec<(FragmentId, Applied)> {
+    pub fn apply(&self, arrival: u64, batch: Vec<Opened>) -> Vec<(FragmentId, Applied)> {
         let ids: Vec<FragmentId> = batch.iter().map(|opened| opened.id).collect();
-        let (mut verdicts, fresh) = match guarded(|| self.apply_in(arrival, batch)) {
+        let mut applying = self.applying();
+        let applied = guarded(|| self.apply_in(&mut applying, arrival, batch));
+        if applied.is_err() {
+            // Before anybody may read rows again that are older than what was composed upon.
+            self.documents.unload();
+        }
+        self.documents.note_committed();
+        let (mut verdicts, fresh) = match applied {
             Ok(applied) => applied,
             Err(error) => {
                 tracing::error!(%error, "the view failed; it is derived anew when it is next opened");
                 self.shared.store.condemn();
-                self.live.clear();
                 return ids.into_iter().map(|id| (id, Applied::Deferred)).collect();
             }
         };
-        self.watermark = self.watermark.max(arrival);
+        applying.watermark = applying.watermark.max(arrival);
         let mut waiting = 0;
         for (key, (generation, item)) in fresh {
             waiting = self.shared.search.add(key, generation, item);
@@ -388,10 +400,12 @@ impl View {
     /// If the database fails.
     pub fn context(&self, space: &SpaceId, task: &str) -> Result<Option<ContextState>, ViewError> {
         let key = DocKey::context(*space, context_doc(space, task));
-        match self.live.peek(&key) {
-            Some(live) => live.context_state(&key),
-            None => self.reader().context(space, task),
+        if let Some(cell) = self.documents.peek(&key)
+            && let Some(live) = &documents::lock(&cell).live
+        {
+            return live.context_state(&key);
         }
+        self.reader().context(space, task)
     }
 
     /// Lists contexts, the newest first.
@@ -417,9 +431,10 @@ impl View {
     /// Returns how many fragments of a space wait, and how many were refused.
     #[must_use]
     pub fn counts(&self, space: &SpaceId) -> (usize, usize) {
+        let applying = self.applying();
         (
-            self.waiting.in_space(space),
-            self.refused.get(space).copied().unwrap_or_default(),
+            applying.waiting.in_space(space),
+            applying.refused.get(space).copied().unwrap_or_default(),
         )
     }
 
@@ -429,6 +444,10 @@ impl View {
     /// If the database or the index fails.
     pub fn flush(&self) -> Result<(), ViewError> {
         guarded(|| self.shared.store.sync().and_then(|()| self.shared.settle()))
+    }
+
+    fn applying(&self) -> MutexGuard<'_, Applying> {
+        self.applying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn next_generation(&self) -> u64 {

@@ -316,7 +316,7 @@ fn a_context_that_forty_authors_begin_at_once_is_drawn_together_again() {
         ..ContextPatch::default()
     };
     // A node that takes nothing in: each author begins the context anew.
-    let (_away, mut away) = open();
+    let (_away, away) = open();
     for n in 1..=40 {
         let (mut writer, now) = (Writer::new(n), Hlc::from_ms(u64::from(n)));
         let composed = away

@@ -80,7 +80,8 @@ pub(crate) fn memory_item(
 ) -> Option<MemoryItem> {
     let mut statements = register::<Statement>(document, index, STATEMENT).into_iter();
     let (Statement { draft, .. }, change) = statements.next()?;
-    let conflicts = statements
+    let mut item = stated_item(key, draft, change);
+    item.conflicts = statements
         .map(|(Statement { draft, .. }, change)| Conflict {
             id: change.fragment,
             kind: change.kind,
@@ -93,7 +94,12 @@ pub(crate) fn memory_item(
             hlc: change.hlc,
         })
         .collect();
-    Some(MemoryItem {
+    Some(item)
+}
+
+/// Returns what a memory says by a single statement.
+pub(crate) fn stated_item(key: &DocKey, draft: Draft, change: &ChangeMeta) -> MemoryItem {
+    MemoryItem {
         id: change.fragment,
         doc: key.doc,
         space: key.space,
@@ -113,6 +119,6 @@ pub(crate) fn memory_item(
         at_ms: change.hlc.unix_ms(),
         hlc: change.hlc,
         fingerprint: change.fingerprint,
-        conflicts,
-    })
+        conflicts: Vec::new(),
+    }
 }

@@ -94,12 +94,14 @@ pub(crate) fn entry_key(actor: &ActorId, seq: u64, place: usize) -> String {
     format!("{}.{seq:x}.{place:x}", actor.to_hex_string())
 }
 
-struct EntryKeys {
+/// Names the entries of one change.
+pub(super) struct EntryKeys {
     actor: ActorId,
     seq: u64,
 }
 
-fn write(
+/// Writes upon `heads` of `document` what `fill` says, and returns the change.
+pub(super) fn write(
     document: &mut Automerge,
     actor: ActorId,
     heads: &[ChangeHash],

@@ -9,7 +9,7 @@ use automerge::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    Header,
+    Draft, Header,
     context::{
         Artifact, Bounded, Decision, ErrorEntry, Explored, MAX_PATCH_BYTES, MAX_PATCH_ENTRIES,
         Note, SandboxRef,
@@ -21,7 +21,15 @@ use crate::{
     item::{MAX_TASK, at_most, not_empty},
 };
 
-/// Checks every operation; returns which registers the change writes, and by which operation.
+/// What a change does that may do it.
+pub(super) struct Allowed {
+    /// Which registers it writes, and by which operation.
+    pub(super) registers: Vec<(u8, u64)>,
+    /// What it states, on a memory.
+    pub(super) statement: Option<Draft>,
+}
+
+/// Checks every operation.
 pub(super) fn check_schema(
     key: &DocKey,
     index: &DocIndex,
@@ -29,7 +37,7 @@ pub(super) fn check_schema(
     header: &Header,
     change: &Change,
     operations: &[Op],
-) -> Result<Vec<(u8, u64)>, String> {
+) -> Result<Allowed, String> {
     let mut check = Check {
         key,
         index,
@@ -39,6 +47,7 @@ pub(super) fn check_schema(
         registers: Vec::new(),
         entries: BTreeSet::new(),
         bytes: 0,
+        statement: None,
     };
     for (counter, operation) in (change.start_op().get()..).zip(operations) {
         check.operation(counter, operation)?;
@@ -51,7 +60,10 @@ pub(super) fn check_schema(
         Shape::Context if closure.is_empty() && !check.writes(0) => {
             Err("the first change must name the task".into())
         }
-        Shape::Memory | Shape::Context => Ok(check.registers),
+        Shape::Memory | Shape::Context => Ok(Allowed {
+            registers: check.registers,
+            statement: check.statement,
+        }),
     }
 }
 
@@ -64,6 +76,7 @@ struct Check<'a> {
     registers: Vec<(u8, u64)>,
     entries: BTreeSet<(usize, usize)>,
     bytes: usize,
+    statement: Option<Draft>,
 }
 
 impl Check<'_> {
@@ -156,7 +169,7 @@ impl Check<'_> {
             .then_some(place)
     }
 
-    fn statement(&self, text: &str) -> Result<(), String> {
+    fn statement(&mut self, text: &str) -> Result<(), String> {
         let Statement { at, draft } = canonical(text)?;
         draft.check().map_err(|error| error.to_string())?;
         if at != self.header.hlc || draft.kind != self.header.kind {
@@ -169,6 +182,7 @@ impl Check<'_> {
             None => return Err("a memory without a key is stated once".into()),
         };
         if doc == self.key.doc {
+            self.statement = Some(draft);
             Ok(())
         } else {
             Err("the document has another name".into())

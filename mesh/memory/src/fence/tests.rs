@@ -103,7 +103,7 @@ impl Doc {
         let before = self.index.len();
         self.index.push(checked.meta);
         match apply(&self.document, &[checked.change], &self.heads(), |_| {}) {
-            Ok((document, _)) => self.document = document,
+            Ok((document, _, ())) => self.document = document,
             Err(reason) => {
                 self.index.truncate(before);
                 return Err(reason);

@@ -143,6 +143,7 @@ impl Inner {
                         fragment: Arc::new(candidate.fragment),
                         own,
                         change: None,
+                        file: None,
                     };
                     entries.push(Entry::new(item, candidate.wire));
                     stored.push(candidate.place);
@@ -180,7 +181,8 @@ impl Inner {
         let state = self.state();
         let mut judged = Vec::with_capacity(candidates.len());
         for candidate in candidates {
-            match state.admission.check(&state.authority, &candidate.fragment) {
+            let authority = &state.rights.authority;
+            match state.admission.check(authority, &candidate.fragment) {
                 verdict @ (Verdict::Duplicate | Verdict::Reject(_)) => {
                     report(candidate.place, verdict)
                 }
@@ -203,10 +205,7 @@ impl Inner {
             .iter()
             .map(|entry| matches!(entry.item, Item::Fragment { .. }))
             .collect();
-        let tickets = self
-            .journal
-            .submit(entries, None)
-            .expect("no generation was asked for");
+        let tickets = self.journal.submit(entries);
         let mut freed = Vec::new();
         let mut stored = stored.iter();
         for (ticket, is_fragment) in tickets.iter().zip(is_fragment) {

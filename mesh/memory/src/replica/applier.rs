@@ -27,11 +27,12 @@ const RECENT: usize = 8192;
 /// The most items of one application to the view.
 const BATCH: usize = 512;
 /// How long after one application items are left to gather for the next, while nobody waits for
-/// them: a batch costs little more than one item, and applying holds the view that publishers
-/// compose on. What comes after a pause is applied at once.
+/// them: a batch costs little more than one item. What comes after a pause is applied at once.
 const GATHER: Duration = Duration::from_millis(5);
 /// This many items are not left to gather any longer.
 const GATHERED: u64 = 64;
+/// The longest wait for the view before a publisher looks again.
+const PROGRESS: Duration = Duration::from_millis(50);
 /// The version byte in front of the change in a body.
 pub(super) const BODY_VERSION: u8 = 1;
 
@@ -136,11 +137,30 @@ impl Applier {
         }
     }
 
-    /// Waits until the view may compose for this node's agents.
-    pub(super) fn wait_until_composable(&self) {
+    /// Waits until the view may compose for this node's agents; returns since when it may.
+    pub(super) fn wait_until_composable(&self) -> u64 {
         let shared = self.shared();
         let target = shared.composable_from;
         drop(self.wait_for(shared, target));
+        target
+    }
+
+    /// Returns whether what was composed since then may be published: nothing has arrived that it
+    /// would have to build on.
+    pub(super) fn is_composable_since(&self, since: u64) -> bool {
+        self.shared().composable_from <= since
+    }
+
+    /// Waits until the view has applied something, or a moment is over.
+    pub(super) fn wait_for_progress(&self) {
+        let shared = self.shared();
+        let applied = shared.applied;
+        let waits = |shared: &mut Shared| shared.applied == applied && shared.is_working();
+        drop(
+            self.changed
+                .wait_timeout_while(shared, PROGRESS, waits)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
     }
 
     /// Has composing wait until the view has applied up to `arrival`.
@@ -292,9 +312,9 @@ impl Shared {
 
 impl Inner {
     /// Returns the view once it has caught up with what is durable now.
-    pub(super) fn caught_up(&self) -> MutexGuard<'_, View> {
+    pub(super) fn caught_up(&self) -> &View {
         self.applier.catch_up();
-        self.view()
+        &self.view
     }
 
     /// Returns a reader of the view once it has caught up with what is durable now.
@@ -306,17 +326,14 @@ impl Inner {
     /// Decrypts a fragment's change; says why that cannot be done.
     pub(super) fn open(&self, fragment: &Fragment) -> Result<Opened, Unopened> {
         let header = &fragment.header;
-        let key = self
-            .state()
-            .keys
-            .get(&(header.space, header.epoch))
-            .cloned();
+        let rights = self.rights();
+        let key = rights.keys.get(&(header.space, header.epoch));
         let key = key.ok_or(Unopened::NoKey)?;
         let body = match &fragment.body {
             Some(body) => body.clone(),
             None => self.read_body(&header.body_hash).ok_or(Unopened::NoBody)?,
         };
-        let plain = open_body(&key, &header.nonce, &header.aad(), &body);
+        let plain = open_body(key, &header.nonce, &header.aad(), &body);
         let plain = Bytes::from(plain.map_err(|_| Unopened::Wrong("its body does not decrypt"))?);
         if plain.first() != Some(&BODY_VERSION) {
             return Err(Unopened::Wrong("its body has another version"));
@@ -393,7 +410,7 @@ fn open_work(inner: &Inner, work: Work) -> Vec<Opened> {
 }
 
 fn apply(inner: &Inner, arrival: u64, opened: Vec<Opened>) {
-    let outcomes = inner.view().apply(arrival, opened);
+    let outcomes = inner.view.apply(arrival, opened);
     for (id, applied) in outcomes {
         if let Applied::Quarantined(reason) = applied {
             warn!(id = %id.fmt_short(), %reason, "a fragment is kept out of its document");

@@ -1,6 +1,6 @@
 //! Bodies too long to travel inside their fragment: files named by the hash of their ciphertext.
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
 use rhizome_identity::Hash;
@@ -10,6 +10,7 @@ use super::{
     journal::{Entry, Item},
     state::Inner,
 };
+use crate::LogError;
 
 /// The directory of the bodies.
 pub(super) const DIR: &str = "bodies";
@@ -27,8 +28,7 @@ impl Inner {
         let wire = Bytes::copy_from_slice(hash.as_bytes());
         let tickets = self
             .journal
-            .submit(vec![Entry::new(Item::Body(hash), wire)], None)
-            .expect("a body has no position that could be void");
+            .submit(vec![Entry::new(Item::Body(hash), wire)]);
         for ticket in tickets {
             self.journal
                 .wait(self, &ticket)
@@ -56,6 +56,28 @@ impl Inner {
         written
     }
 
+    /// Writes the bodies of a batch that have files of their own; durable on return.
+    pub(super) fn write_files(&self, batch: &[Entry]) -> Result<(), LogError> {
+        for (hash, body) in files(batch) {
+            if let Err(source) = self.write_body(&hash, body) {
+                let error = LogError::Write(Arc::new(source));
+                self.remove_files(batch, &error);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the bodies of a batch back that was not written for this reason.
+    pub(super) fn remove_files(&self, batch: &[Entry], why: &LogError) {
+        // After a failed sync nobody knows whether the fragments are there.
+        if !matches!(why, LogError::Sync(_)) {
+            for (hash, _) in files(batch) {
+                let _ = self.disk.remove(&name(&hash));
+            }
+        }
+    }
+
     /// Reads a body's file; `None` if it is not there or not what its name says.
     pub(super) fn read_body(&self, hash: &Hash) -> Option<Bytes> {
         let body = self.disk.read(&name(hash)).ok()?;
@@ -73,4 +95,16 @@ impl Inner {
 
 pub(super) fn name(hash: &Hash) -> String {
     format!("{DIR}/{hash}")
+}
+
+/// Returns the bodies of a batch that have files of their own and were made here.
+fn files(batch: &[Entry]) -> impl Iterator<Item = (Hash, &Bytes)> {
+    batch.iter().filter_map(|entry| match &entry.item {
+        Item::Fragment {
+            fragment,
+            file: Some(body),
+            ..
+        } => Some((fragment.header.body_hash, body)),
+        _ => None,
+    })
 }

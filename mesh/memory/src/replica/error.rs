@@ -105,9 +105,6 @@ pub enum PublishError {
         /// The position that is missing.
         seq: u64,
     },
-    /// The body's file could not be written.
-    #[error("cannot store the body")]
-    Body(#[source] io::Error),
     /// The fragment could not be made durable. Nothing was published, unless the source is
     /// [`LogError::Sync`]: then it may turn out to be when the node starts again.
     #[error("the fragment could not be made durable")]
@@ -134,7 +131,6 @@ impl PublishError {
             }
             Self::Compose(source) => source.hint(),
             Self::Storage(source) => source.hint(),
-            Self::Body(_) => Some("check the disk of the data directory, then try again".into()),
             Self::Denied { .. } | Self::Fragment(_) => None,
         }
     }

@@ -5,10 +5,16 @@
 //! the next. A lone publisher pays for no change of threads; with many, each sync carries all that
 //! came in during the one before.
 //!
+//! A record may be given its place before it is complete ([`Journal::reserve`]): a fragment is
+//! signed after the next of its chain may follow it. A batch ends before the first place that is
+//! not filled; whoever fills it comes to wait, and leads if nobody does.
+//!
 //! When a batch fails, so does everything queued behind it, because it may build on it, and the
-//! generation goes up: positions that were given out under an earlier one are void.
+//! generation goes up: positions that were given out under an earlier one are void, and whoever
+//! composes upon such a fragment is told by its [`Promise`].
 
 use std::{
+    collections::VecDeque,
     panic::{self, AssertUnwindSafe},
     sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
     thread::{self, Thread},
@@ -21,6 +27,7 @@ use super::state::Inner;
 use crate::{
     Fragment, FragmentId,
     store::{LogError, NewRecord, RecordKind},
+    view::Promise,
 };
 
 /// The most records of one batch.
@@ -38,9 +45,30 @@ pub(super) struct Journal {
 
 #[derive(Debug, Default)]
 struct Queue {
-    entries: Vec<Entry>,
+    places: VecDeque<Place>,
+    /// The number of the first place.
+    first: u64,
     is_led: bool,
     generation: u64,
+}
+
+/// One place in the queue.
+#[derive(Debug)]
+struct Place {
+    ticket: Arc<Ticket>,
+    /// What is to be written there, once it is complete.
+    record: Option<(Item, Bytes)>,
+}
+
+/// A place in the queue for a record that is not complete yet.
+///
+/// Dropped without having been filled, it fails, and all behind it.
+#[derive(Debug)]
+pub(super) struct Reserved<'a> {
+    journal: &'a Journal,
+    number: u64,
+    ticket: Arc<Ticket>,
+    is_filled: bool,
 }
 
 /// One record on its way to the disk.
@@ -59,6 +87,8 @@ pub(super) enum Item {
         own: bool,
         /// The change inside, if we composed it.
         change: Option<Bytes>,
+        /// The body, if it has a file of its own that is not written yet.
+        file: Option<Bytes>,
     },
     Record(SignedRecord),
     Body(Hash),
@@ -75,6 +105,7 @@ pub(super) struct Ticket {
     /// Who sleeps until there is an outcome, or until it is this record's turn to lead.
     sleeper: OnceLock<Thread>,
     freed: Mutex<Vec<Fragment>>,
+    promise: Promise,
 }
 
 /// The positions given out are void: an earlier write failed.
@@ -128,6 +159,9 @@ impl Ticket {
     }
 
     fn settle(&self, outcome: Result<u64, LogError>) {
+        if outcome.is_err() {
+            self.promise.give_up();
+        }
         // Set once: a ticket is in one batch.
         let _ = self.outcome.set(outcome);
     }
@@ -149,22 +183,40 @@ impl Journal {
         self.queue().generation
     }
 
-    /// Queues records, in order; with `generation`, only if no write has failed since.
-    pub(super) fn submit(
-        &self,
-        entries: Vec<Entry>,
-        generation: Option<u64>,
-    ) -> Result<Vec<Arc<Ticket>>, Stale> {
+    /// Queues records, in order.
+    pub(super) fn submit(&self, entries: Vec<Entry>) -> Vec<Arc<Ticket>> {
         let tickets = entries
             .iter()
             .map(|entry| Arc::clone(&entry.ticket))
             .collect();
+        let places = entries.into_iter().map(|entry| Place {
+            ticket: entry.ticket,
+            record: Some((entry.item, entry.wire)),
+        });
+        self.queue().places.extend(places);
+        tickets
+    }
+
+    /// Gives out the next place in the queue, if no write has failed since `generation`.
+    ///
+    /// Until it is filled, nothing behind it is written: fill it soon, and then wait.
+    pub(super) fn reserve(&self, generation: u64) -> Result<Reserved<'_>, Stale> {
+        let ticket = Arc::<Ticket>::default();
         let mut queue = self.queue();
-        if generation.is_some_and(|generation| generation != queue.generation) {
+        if generation != queue.generation {
             return Err(Stale);
         }
-        queue.entries.extend(entries);
-        Ok(tickets)
+        let number = queue.first + queue.places.len() as u64;
+        queue.places.push_back(Place {
+            ticket: Arc::clone(&ticket),
+            record: None,
+        });
+        Ok(Reserved {
+            journal: self,
+            number,
+            ticket,
+            is_filled: false,
+        })
     }
 
     /// Waits until a record is durable, writing for all if nobody else does; returns its arrival.
@@ -174,7 +226,7 @@ impl Journal {
             if let Some(outcome) = ticket.outcome.get() {
                 return outcome.clone();
             }
-            if queue.is_led {
+            if queue.is_led || !queue.is_ready() {
                 // Before the lock is let go, so that whoever settles the ticket finds it.
                 ticket.sleeper.get_or_init(thread::current);
                 drop(queue);
@@ -190,13 +242,13 @@ impl Journal {
     pub(super) fn drain(&self, inner: &Inner) {
         let mut queue = self.queue();
         loop {
-            if queue.is_led {
+            if queue.places.is_empty() && !queue.is_led {
+                return;
+            } else if queue.is_led || !queue.is_ready() {
                 queue = self
                     .changed
                     .wait(queue)
                     .unwrap_or_else(PoisonError::into_inner);
-            } else if queue.entries.is_empty() {
-                return;
             } else {
                 queue = self.lead(inner, queue);
             }
@@ -209,20 +261,7 @@ impl Journal {
         mut queue: MutexGuard<'a, Queue>,
     ) -> MutexGuard<'a, Queue> {
         queue.is_led = true;
-        let mut bytes = 0;
-        let fits = |entry: &&Entry| {
-            bytes += entry.wire.len();
-            bytes <= BATCH_BYTES
-        };
-        let count = queue
-            .entries
-            .iter()
-            .take(BATCH_RECORDS)
-            .take_while(fits)
-            .count();
-        let count = count.max(1).min(queue.entries.len());
-        let rest = queue.entries.split_off(count);
-        let batch = std::mem::replace(&mut queue.entries, rest);
+        let batch = queue.take_batch();
         drop(queue);
 
         // A panic in there is a bug of ours; nobody may hang on it, nor build on what it left.
@@ -243,14 +282,15 @@ impl Journal {
                 }
             }
             Err(error) => {
+                settled.extend(batch.into_iter().map(|entry| entry.ticket));
+                settled.extend(queue.drain_from(0));
+                settled
+                    .iter()
+                    .for_each(|ticket| ticket.settle(Err(error.clone())));
                 queue.generation += 1;
-                for entry in batch.into_iter().chain(queue.entries.drain(..)) {
-                    entry.ticket.settle(Err(error.clone()));
-                    settled.push(entry.ticket);
-                }
             }
         }
-        match queue.entries.first() {
+        match queue.places.front() {
             // Whoever waits for it and is not asleep yet finds that nobody leads.
             Some(next) => settled.push(Arc::clone(&next.ticket)),
             // Under the lock, so that no batch overtakes it: one small write, no sync.
@@ -265,5 +305,88 @@ impl Journal {
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    /// Returns whether the first place is filled.
+    fn is_ready(&self) -> bool {
+        self.places
+            .front()
+            .is_some_and(|place| place.record.is_some())
+    }
+
+    /// Takes what the next batch is to hold: the first record, and as many more as fit.
+    fn take_batch(&mut self) -> Vec<Entry> {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        while batch.len() < BATCH_RECORDS
+            && let Some(place) = self.places.front_mut()
+            && let Some((_, wire)) = &place.record
+        {
+            bytes += wire.len();
+            if bytes > BATCH_BYTES && !batch.is_empty() {
+                break;
+            }
+            let place = self.places.pop_front().expect("the front was seen");
+            self.first += 1;
+            batch.extend(place.record.map(|(item, wire)| Entry {
+                item,
+                wire,
+                ticket: place.ticket,
+            }));
+        }
+        batch
+    }
+
+    /// Returns where a place is, unless it was drained.
+    fn index_of(&self, number: u64, ticket: &Arc<Ticket>) -> Option<usize> {
+        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        // Numbers of drained places are given out again.
+        let is_it = |place: &&Place| Arc::ptr_eq(&place.ticket, ticket);
+        self.places.get(index).filter(is_it).map(|_| index)
+    }
+
+    /// Takes all places from the one with this index on; what was to be filled there never will be.
+    fn drain_from(&mut self, index: usize) -> Vec<Arc<Ticket>> {
+        let gone = self.places.split_off(index.min(self.places.len()));
+        gone.into_iter().map(|place| place.ticket).collect()
+    }
+}
+
+impl Reserved<'_> {
+    /// Returns what tells those who build on the record whether it may still become durable.
+    pub(super) fn promise(&self) -> Promise {
+        self.ticket.promise.clone()
+    }
+
+    /// Completes the record; the ticket says what becomes of it.
+    pub(super) fn fill(mut self, item: Item, wire: Bytes) -> Arc<Ticket> {
+        self.is_filled = true;
+        let mut queue = self.journal.queue();
+        if let Some(index) = queue.index_of(self.number, &self.ticket) {
+            queue.places[index].record = Some((item, wire));
+        }
+        drop(queue);
+        Arc::clone(&self.ticket)
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if self.is_filled {
+            return;
+        }
+        let mut queue = self.journal.queue();
+        let Some(index) = queue.index_of(self.number, &self.ticket) else {
+            return;
+        };
+        let gone = queue.drain_from(index);
+        gone.iter()
+            .for_each(|ticket| ticket.settle(Err(LogError::Interrupted)));
+        queue.generation += 1;
+        drop(queue);
+        gone.iter().for_each(|ticket| ticket.wake());
+        self.journal.changed.notify_all();
     }
 }

@@ -18,7 +18,7 @@ use super::{
     error::OpenError,
     journal::read_evidence,
     request::{Fork, ReplicaConfig},
-    state::{Inner, State},
+    state::{Inner, Rights, State},
 };
 use crate::{
     Admission, Fragment, FragmentId, Hlc, HlcClock, IdSet, Lane, View,
@@ -36,6 +36,7 @@ const VIEW: &str = "view";
 /// What the segments and the index said.
 pub(super) struct Restored {
     pub(super) state: State,
+    pub(super) clock: HlcClock,
     pub(super) sets: BTreeMap<Lane, Arc<RwLock<IdSet>>>,
 }
 
@@ -123,10 +124,12 @@ impl Replica {
 
         let view = open_view(dir, log.place().arrival)?;
         let is_new_view = view.watermark() == 0;
-        for (space, epoch, key) in restored.state.authority.unwrap_keys(&node) {
-            restored.state.keys.insert((space, epoch), key);
+        let mut rights = Rights::clone(&restored.state.rights);
+        for (space, epoch, key) in rights.authority.unwrap_keys(&node) {
+            rights.keys.insert((space, epoch), key);
         }
-        let keys: Vec<_> = restored.state.keys.keys().copied().collect();
+        let keys: Vec<_> = rights.keys.keys().copied().collect();
+        restored.state.rights = Arc::new(rights);
         let inner = Inner::new(
             node,
             dir.to_owned(),
@@ -319,10 +322,11 @@ fn restore(
     let authority = Arc::new(records.resolve());
     let state = State {
         records,
-        authority,
-        keys: BTreeMap::new(),
+        rights: Arc::new(Rights {
+            authority,
+            keys: BTreeMap::new(),
+        }),
         admission,
-        clock: tail.clock.clone(),
         forks,
         wanted,
         recheck: Vec::new(),
@@ -332,7 +336,11 @@ fn restore(
         .map(|(space, set)| (Lane::Space(space), Arc::new(RwLock::new(set))))
         .collect();
     sets.insert(Lane::Authority, Arc::new(RwLock::new(authority_set)));
-    Restored { state, sets }
+    Restored {
+        state,
+        clock: tail.clock.clone(),
+        sets,
+    }
 }
 
 fn open_view(dir: &Path, arrival: u64) -> Result<View, OpenError> {

@@ -1,4 +1,10 @@
 //! Publishing: from a draft to a durable fragment.
+//!
+//! Most of it is done with nothing locked: composing, unless others write the same document, and
+//! signing. What has to be done one after the other is giving a fragment its place: with the
+//! author's chain locked it gets its position, is encrypted (the position is part of what the
+//! encryption vouches for) and hashed, and takes the next place in the [`journal`](super::journal).
+//! The next one can then follow it while it is being signed.
 
 use std::sync::{Arc, PoisonError};
 
@@ -8,29 +14,61 @@ use rhizome_identity::{AgentKey, Hash, SpaceId, SpaceKey, epoch::random_nonce, s
 use super::{
     applier::BODY_VERSION,
     error::PublishError,
-    journal::{Entry, Item},
+    journal::{Item, Reserved},
     request::Published,
     state::{ChainTip, Inner},
 };
 use crate::{
-    ComposeContext, Composed, ContextPatch, Draft, FRAGMENT_VERSION, Fragment, Header, LogError,
-    MAX_AUTH_HEADS, MAX_BODY, View, now_ms,
+    ComposeContext, ComposeError, Composed, FRAGMENT_VERSION, Header, Hlc, LogError,
+    MAX_AUTH_HEADS, MAX_BODY, View,
+    fragment::Unsigned,
+    now_ms,
+    view::What,
 };
 
+/// How often a publish begins anew because what it built on is gone, or because too many changes of
+/// its document are under way, before it gives up.
+const ATTEMPTS: usize = 100;
+
 /// What is known of the space before a chain is locked.
-struct Place {
+struct Template {
     key: SpaceKey,
     /// Everything a header says that does not depend on the change.
     header: Header,
 }
 
-/// What is to be said.
+/// What was so before a change was composed, and has to be so still when it takes its place.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum What<'a> {
-    /// A memory.
-    Draft(&'a Draft),
-    /// A change of the working context of a task.
-    Patch(&'a str, &'a ContextPatch),
+struct Since {
+    /// No write has failed: one might have been of what the change builds on.
+    generation: u64,
+    /// The view knew all that this node's agents wrote.
+    composable: u64,
+}
+
+/// A fragment in its place, but for the signature.
+struct Placed<'a> {
+    unsigned: Unsigned,
+    reserved: Reserved<'a>,
+}
+
+/// Why a change got no place.
+enum Unplaced {
+    /// What it was composed upon may be gone, or is not all there is: compose it anew.
+    Stale,
+    Refused(PublishError),
+}
+
+impl From<PublishError> for Unplaced {
+    fn from(error: PublishError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<ComposeError> for Unplaced {
+    fn from(error: ComposeError) -> Self {
+        Self::Refused(PublishError::Compose(error))
+    }
 }
 
 impl Inner {
@@ -41,73 +79,130 @@ impl Inner {
         fingerprint: Hash,
         what: What<'_>,
     ) -> Result<Published, PublishError> {
-        let mut place = self.place(agent, space, fingerprint)?;
-        // A new document depends on nothing, so it is composed before the chain is locked, side by
-        // side with others.
-        let apart = match what {
-            What::Draft(draft) if draft.key.is_none() => {
-                let ctx = self.compose_context(&mut place);
-                Some(View::compose_new(ctx, draft).map_err(PublishError::Compose)?)
+        let template = self.template(agent, space, fingerprint)?;
+        let mut attempts = 0..ATTEMPTS;
+        loop {
+            let placed = match what {
+                // Its document is new and depends on nothing.
+                What::Draft(draft) if draft.key.is_none() => {
+                    let ctx = self.compose_context(&template);
+                    let composed = View::compose_new(ctx, draft).map_err(PublishError::Compose)?;
+                    self.take_place(agent, &template, ctx.now, &composed, None)
+                        .map(|placed| (composed, placed))
+                }
+                what => self.compose_shared(agent, &template, what),
+            };
+            let refused = match placed {
+                Ok((composed, placed)) => return self.complete(agent, composed, placed),
+                Err(Unplaced::Stale) => PublishError::Storage(LogError::Interrupted),
+                Err(Unplaced::Refused(error @ PublishError::Compose(ComposeError::Busy))) => {
+                    self.applier.wait_for_progress();
+                    error
+                }
+                Err(Unplaced::Refused(error)) => return Err(error),
+            };
+            if attempts.next().is_none() {
+                return Err(refused);
             }
-            _ => None,
+        }
+    }
+
+    /// Composes on a document that others may write as well, and takes a place, with the document
+    /// locked throughout: the next change has to find this one's fragment named.
+    fn compose_shared(
+        &self,
+        agent: &AgentKey,
+        template: &Template,
+        what: What<'_>,
+    ) -> Result<(Composed, Placed<'_>), Unplaced> {
+        let since = Since {
+            composable: self.applier.wait_until_composable(),
+            generation: self.journal.generation(),
         };
+        let ctx = self.compose_context(template);
+        self.view.compose_named(ctx, what, |composed| {
+            let placed = self.take_place(agent, template, ctx.now, composed, Some(since))?;
+            let promise = placed.reserved.promise();
+            Ok((placed.unsigned.id, promise, placed))
+        })
+    }
+
+    /// Gives a composed change its position in the author's chain and its place in the journal.
+    fn take_place(
+        &self,
+        agent: &AgentKey,
+        template: &Template,
+        now: Hlc,
+        composed: &Composed,
+        since: Option<Since>,
+    ) -> Result<Placed<'_>, Unplaced> {
+        let space = template.header.space;
         let chain = self.chain(space, agent.id());
         let mut tip = chain.lock().unwrap_or_else(PoisonError::into_inner);
         let at = self.current_tip(*tip, agent, space)?;
-
-        let (fragment, composed) = match apart {
-            Some(composed) => (self.seal(agent, place, at, &composed)?, composed),
-            None => self.compose(agent, place, at, what)?,
-        };
-        let fragment = Arc::new(fragment);
-        let change = Bytes::from(composed.change.clone());
-        let entry = Entry::new(
-            Item::Fragment {
-                fragment: Arc::clone(&fragment),
-                own: true,
-                change: Some(change),
-            },
-            fragment.encode(),
-        );
-        let Ok(tickets) = self.journal.submit(vec![entry], Some(at.generation)) else {
-            // A write failed since: whatever this builds on may be gone.
+        if let Some(since) = since
+            && (since.generation != at.generation
+                || !self.applier.is_composable_since(since.composable))
+        {
+            return Err(Unplaced::Stale);
+        }
+        let unsigned = seal(template, now, at, composed)?;
+        let Ok(reserved) = self.journal.reserve(at.generation) else {
+            // A write failed since: whatever this follows may be gone.
             *tip = None;
-            self.view().release(&space, &composed);
-            return Err(PublishError::Storage(LogError::Interrupted));
+            return Err(Unplaced::Stale);
         };
-        let next_seq = at.next_seq + 1;
         *tip = Some(ChainTip {
-            next_seq,
-            prev: Some(fragment.id),
+            next_seq: at.next_seq + 1,
+            prev: Some(unsigned.id),
             ..at
         });
-        drop(tip);
+        Ok(Placed { unsigned, reserved })
+    }
 
-        let ticket = tickets.first().expect("one entry has one ticket");
-        match self.journal.wait(self, ticket) {
+    /// Signs a fragment and waits until it is durable.
+    fn complete(
+        &self,
+        agent: &AgentKey,
+        composed: Composed,
+        placed: Placed<'_>,
+    ) -> Result<Published, PublishError> {
+        let Placed { unsigned, reserved } = placed;
+        let file = unsigned.blob();
+        let fragment = Arc::new(unsigned.sign(agent));
+        let wire = fragment.encode();
+        let item = Item::Fragment {
+            fragment: Arc::clone(&fragment),
+            own: true,
+            change: Some(Bytes::from(composed.change.clone())),
+            file,
+        };
+        let ticket = reserved.fill(item, wire);
+        let header = &fragment.header;
+        match self.journal.wait(self, &ticket) {
             Ok(arrival) => Ok(Published {
                 id: fragment.id,
                 doc: composed.doc,
-                seq: at.next_seq,
-                hlc: fragment.header.hlc,
+                seq: header.seq,
+                hlc: header.hlc,
                 arrival,
             }),
             Err(error) => {
-                self.view().release(&space, &composed);
+                self.view.release(&header.space, &composed);
                 Err(PublishError::Storage(error))
             }
         }
     }
 
-    fn place(
+    fn template(
         &self,
         agent: &AgentKey,
         space: SpaceId,
         fingerprint: Hash,
-    ) -> Result<Place, PublishError> {
+    ) -> Result<Template, PublishError> {
         let now_ms = now_ms();
-        let state = self.state();
-        let authority = &state.authority;
+        let rights = self.rights();
+        let authority = &rights.authority;
         let mesh = authority.mesh().ok_or(PublishError::NoMesh)?;
         let info = authority
             .space(&space)
@@ -116,7 +211,7 @@ impl Inner {
         authority
             .may_write(&agent.id(), &self.node, &space, now_ms)
             .map_err(|source| PublishError::Denied { space, source })?;
-        let key = state.keys.get(&(space, epoch)).cloned();
+        let key = rights.keys.get(&(space, epoch)).cloned();
         let key = key.ok_or(PublishError::NoKey { space, epoch })?;
         let mut auth_heads = authority.heads().to_vec();
         auth_heads.sort_unstable();
@@ -131,16 +226,16 @@ impl Inner {
             prev: None,
             auth_heads,
             deps: Vec::new(),
-            hlc: crate::Hlc::default(),
+            hlc: Hlc::default(),
             kind: crate::Kind::Observation,
             doc: crate::DocId::from_bytes([0; 32]),
             fingerprint,
             epoch,
-            nonce: random_nonce(),
+            nonce: [0; 24],
             body_hash: Hash::from_bytes([0; 32]),
             body_len: 0,
         };
-        Ok(Place { key, header })
+        Ok(Template { key, header })
     }
 
     /// Returns where the chain goes on, anew from what is durable if a write has failed since.
@@ -176,76 +271,40 @@ impl Inner {
         })
     }
 
-    /// Gives the header its moment.
-    fn compose_context(&self, place: &mut Place) -> ComposeContext {
-        let header = &mut place.header;
-        header.hlc = self.state().clock.tick(now_ms());
+    /// Returns who composes and where, at a moment that no other change has.
+    fn compose_context(&self, template: &Template) -> ComposeContext {
         ComposeContext {
-            author: header.author,
+            author: template.header.author,
             node: self.node,
-            now: header.hlc,
-            space: header.space,
+            now: self.clock().tick(now_ms()),
+            space: template.header.space,
         }
     }
+}
 
-    /// Composes, encrypts and signs, with the view locked throughout: the next change of the same
-    /// document has to find this one's fragment named.
-    fn compose(
-        &self,
-        agent: &AgentKey,
-        mut place: Place,
-        at: ChainTip,
-        what: What<'_>,
-    ) -> Result<(Fragment, Composed), PublishError> {
-        self.applier.wait_until_composable();
-        let space = place.header.space;
-        let mut view = self.view();
-        let ctx = self.compose_context(&mut place);
-        let composed = match what {
-            What::Draft(draft) => view.compose(ctx, draft),
-            What::Patch(task, patch) => view.compose_context(ctx, task, patch),
-        };
-        let composed = composed.map_err(PublishError::Compose)?;
-        match self.seal(agent, place, at, &composed) {
-            Ok(fragment) => {
-                view.reserve(&space, &composed, fragment.id);
-                Ok((fragment, composed))
-            }
-            Err(error) => {
-                view.release(&space, &composed);
-                Err(error)
-            }
-        }
+/// Encrypts what was composed, at its position in the chain.
+fn seal(
+    template: &Template,
+    now: Hlc,
+    at: ChainTip,
+    composed: &Composed,
+) -> Result<Unsigned, PublishError> {
+    let header = Header {
+        seq: at.next_seq,
+        prev: at.prev,
+        hlc: now,
+        kind: composed.kind,
+        doc: composed.doc,
+        deps: composed.deps.clone(),
+        nonce: random_nonce(),
+        ..template.header.clone()
+    };
+    let mut plain = Vec::with_capacity(composed.change.len() + 1);
+    plain.push(BODY_VERSION);
+    plain.extend_from_slice(&composed.change);
+    let body = seal_body(&template.key, &header.nonce, &header.aad(), &plain);
+    if body.len() > MAX_BODY {
+        return Err(PublishError::TooLarge { size: body.len() });
     }
-
-    /// Encrypts and signs what was composed, at its place in the chain.
-    fn seal(
-        &self,
-        agent: &AgentKey,
-        place: Place,
-        at: ChainTip,
-        composed: &Composed,
-    ) -> Result<Fragment, PublishError> {
-        let Place { key, mut header } = place;
-        header.seq = at.next_seq;
-        header.prev = at.prev;
-        header.kind = composed.kind;
-        header.doc = composed.doc;
-        header.deps.clone_from(&composed.deps);
-        let mut plain = Vec::with_capacity(composed.change.len() + 1);
-        plain.push(BODY_VERSION);
-        plain.extend_from_slice(&composed.change);
-        let body = seal_body(&key, &header.nonce, &header.aad(), &plain);
-        if body.len() > MAX_BODY {
-            return Err(PublishError::TooLarge { size: body.len() });
-        }
-        let body = Bytes::from(body);
-        let fragment =
-            Fragment::sign(agent, header, body.clone()).map_err(PublishError::Fragment)?;
-        if fragment.header.body_is_blob() {
-            self.write_body(&fragment.header.body_hash, &body)
-                .map_err(PublishError::Body)?;
-        }
-        Ok(fragment)
-    }
+    Unsigned::new(header, Bytes::from(body)).map_err(PublishError::Fragment)
 }

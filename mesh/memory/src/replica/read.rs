@@ -65,7 +65,7 @@ impl Inner {
     }
 
     pub(super) fn lanes(&self) -> Vec<Lane> {
-        let authority = std::sync::Arc::clone(&self.state().authority);
+        let authority = std::sync::Arc::clone(&self.rights().authority);
         let mut lanes = vec![Lane::Authority];
         let granted = authority
             .spaces()
@@ -220,6 +220,7 @@ impl Inner {
         }
         let at_ms = header.hlc.unix_ms();
         let allowed = state
+            .rights
             .authority
             .may_write(&header.author, &header.node, &header.space, at_ms);
         allowed.err().map(|denied| denied.to_string())
@@ -259,7 +260,7 @@ impl Inner {
             named_by: fragment.id,
             named_by_author: fragment.header.author,
         };
-        match self.view().state(&fragment.id) {
+        match self.view.state(&fragment.id) {
             Some(Applied::Applied) => return WhyState::Applied,
             Some(Applied::Waiting(deps)) => {
                 if let Some(first) = deps.first() {
@@ -289,7 +290,7 @@ impl Inner {
 
     fn explain(&self, fragment: &Fragment, arrival: u64, state: WhyState) -> Why {
         let header = fragment.header.clone();
-        let authority = std::sync::Arc::clone(&self.state().authority);
+        let authority = std::sync::Arc::clone(&self.rights().authority);
         let at_ms = header.hlc.unix_ms();
         let right = authority.may_write(&header.author, &header.node, &header.space, at_ms);
         let (proof, denied) = match right {
@@ -328,7 +329,7 @@ impl Inner {
     pub(super) fn sync_state(&self, space: &SpaceId) -> SpaceStats {
         let set = self.id_set(Lane::Space(*space));
         let fragments = set.read().unwrap_or_else(PoisonError::into_inner).len() as u64;
-        let (waiting, quarantined) = self.view().counts(space);
+        let (waiting, quarantined) = self.view.counts(space);
         let heads = self.state().admission.heads_hash(space);
         SpaceStats {
             fragments,
@@ -341,7 +342,7 @@ impl Inner {
     pub(super) fn flush(&self) -> Result<(), ReplicaError> {
         self.applier.catch_up();
         self.flush_index();
-        Ok(self.view().flush()?)
+        Ok(self.view.flush()?)
     }
 
     pub(super) fn close(&self) -> Result<(), ReplicaError> {

@@ -161,7 +161,7 @@ impl Inner {
     }
 
     fn mesh(&self) -> Option<MeshId> {
-        self.state().authority.mesh()
+        self.rights().authority.mesh()
     }
 
     fn store_records(&self, records: Vec<SignedRecord>) -> Result<(), LogError> {
@@ -170,10 +170,7 @@ impl Inner {
             Entry::new(Item::Record(record), wire)
         };
         let entries = records.into_iter().map(entry).collect();
-        let tickets = self
-            .journal
-            .submit(entries, None)
-            .expect("records have no positions");
+        let tickets = self.journal.submit(entries);
         for ticket in tickets {
             self.journal.wait(self, &ticket)?;
         }

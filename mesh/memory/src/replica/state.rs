@@ -43,7 +43,7 @@ pub(super) struct Inner {
     pub(super) recovery: RecoveryReport,
     pub(super) journal: Journal,
     pub(super) applier: Applier,
-    pub(super) view: Mutex<View>,
+    pub(super) view: View,
     /// Reads the view without its lock, so that readers and publishers need not wait for each other.
     reader: Reader,
     pub(super) events: broadcast::Sender<Event>,
@@ -56,17 +56,25 @@ pub(super) struct Inner {
     /// One batch of foreign fragments at a time, so that none is stored twice.
     pub(super) admitting: Mutex<()>,
     state: Mutex<State>,
+    /// What publishing has to know, so that it need not wait for a commit.
+    rights: RwLock<Arc<Rights>>,
+    clock: Mutex<HlcClock>,
     /// Keeps the directory locked.
     pub(super) _lock: Option<File>,
+}
+
+/// Who may do what, and the space keys of this node.
+#[derive(Clone)]
+pub(super) struct Rights {
+    pub(super) authority: Arc<Authority>,
+    pub(super) keys: BTreeMap<(SpaceId, u32), SpaceKey>,
 }
 
 /// What decides about the next item.
 pub(super) struct State {
     pub(super) records: RecordLog,
-    pub(super) authority: Arc<Authority>,
-    pub(super) keys: BTreeMap<(SpaceId, u32), SpaceKey>,
+    pub(super) rights: Arc<Rights>,
     pub(super) admission: Admission,
-    pub(super) clock: HlcClock,
     pub(super) forks: BTreeMap<(SpaceId, AgentId), Fork>,
     /// Bodies that are not here, with the fragments that name them.
     pub(super) wanted: BTreeMap<Hash, BTreeSet<FragmentId>>,
@@ -112,7 +120,7 @@ impl Inner {
     ) -> Self {
         let reach = Reach {
             place: log.place(),
-            hlc: restored.state.clock.last(),
+            hlc: restored.clock.last(),
         };
         let applier = Applier::new(view.watermark(), reach.place.arrival);
         Self {
@@ -127,14 +135,16 @@ impl Inner {
             journal: Journal::default(),
             applier,
             reader: view.reader(),
-            view: Mutex::new(view),
+            view,
             events: broadcast::Sender::new(crate::EVENT_BACKLOG),
             fresh_wires: Mutex::default(),
             sets: RwLock::new(restored.sets),
             chains: Mutex::default(),
             recording: Mutex::default(),
             admitting: Mutex::default(),
+            rights: RwLock::new(Arc::clone(&restored.state.rights)),
             state: Mutex::new(restored.state),
+            clock: Mutex::new(restored.clock),
             _lock: lock,
         }
     }
@@ -143,8 +153,13 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn view(&self) -> MutexGuard<'_, View> {
-        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns who may do what, and the space keys.
+    pub(super) fn rights(&self) -> Arc<Rights> {
+        Arc::clone(&self.rights.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn clock(&self) -> MutexGuard<'_, HlcClock> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a reader of what the view knows now.
@@ -210,7 +225,12 @@ impl Inner {
     /// Called by the leader of the journal alone, so batches come one after the other.
     pub(super) fn commit(&self, batch: &[Entry]) -> Result<Vec<u64>, LogError> {
         let records: Vec<_> = batch.iter().map(Entry::record).collect();
-        let places = self.log.append(&records, own_tips(batch))?;
+        // A body first: a fragment that is here has its body here.
+        self.write_files(batch)?;
+        let places = self
+            .log
+            .append(&records, own_tips(batch))
+            .inspect_err(|error| self.remove_files(batch, error))?;
         let mut events = Vec::with_capacity(batch.len());
         let mut works = Vec::with_capacity(batch.len());
         let now_ms = now_ms();
@@ -223,6 +243,7 @@ impl Inner {
                     fragment,
                     own,
                     change,
+                    ..
                 } => {
                     self.index
                         .insert(Row::of_fragment(arrival, *loc, fragment, *own));
@@ -235,7 +256,7 @@ impl Inner {
                     if *own {
                         self.keep_fresh_wire(fragment.id.into(), &entry.wire);
                     } else {
-                        state.clock.observe(now_ms, fragment.header.hlc);
+                        self.clock().observe(now_ms, fragment.header.hlc);
                     }
                     events.push(Event::Stored {
                         lane,
@@ -326,7 +347,7 @@ impl Inner {
         }
         let reach = Reach {
             place: self.log.place(),
-            hlc: state.clock.last(),
+            hlc: self.clock().last(),
         };
         *self.reach.lock().unwrap_or_else(PoisonError::into_inner) = reach;
         drop(state);
@@ -340,19 +361,18 @@ impl Inner {
 
     /// Works out anew who may do what; returns the keys that were not here before.
     pub(super) fn reauthorise(&self, state: &mut State) -> Vec<(SpaceId, u32)> {
-        state.authority = Arc::new(state.records.resolve());
-        let before: BTreeSet<_> = state.keys.keys().copied().collect();
-        for (space, epoch, key) in state.authority.unwrap_keys(&self.key) {
-            state.keys.entry((space, epoch)).or_insert(key);
+        let authority = Arc::new(state.records.resolve());
+        let before = Arc::clone(&state.rights);
+        let mut keys = before.keys.clone();
+        for (space, epoch, key) in authority.unwrap_keys(&self.key) {
+            keys.entry((space, epoch)).or_insert(key);
         }
+        state.rights = Arc::new(Rights { authority, keys });
+        *self.rights.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&state.rights);
         let freed = state.admission.authority_changed();
         state.recheck.extend(freed);
-        state
-            .keys
-            .keys()
-            .filter(|key| !before.contains(key))
-            .copied()
-            .collect()
+        let is_new = |key: &&(SpaceId, u32)| !before.keys.contains_key(key);
+        state.rights.keys.keys().filter(is_new).copied().collect()
     }
 
     /// Notes that a stored item cannot be read back: it leaves its set, so that it is fetched from

@@ -4,17 +4,19 @@ use std::collections::{BTreeMap, VecDeque};
 
 use automerge::{Change, ChangeHash};
 use redb::{Durability, ReadableTable};
+use rhizome_identity::SpaceId;
 
 use super::{
     Applied, Opened, Quarantined, View, ViewError,
+    documents::{Document, lock},
     live::Live,
-    materialise::{materialise, probe},
+    materialise::{Material, materialise, read_material},
     tables::Tables,
-    waiting::{decode_waiting, encode_waiting},
+    waiting::{Waiting, decode_waiting, encode_waiting},
 };
 use crate::{
     FragmentId, Reason,
-    document::{DocKey, Shape},
+    document::{DocKey, Shape, stated_item},
     fence,
     item::MemoryItem,
 };
@@ -26,10 +28,20 @@ pub(super) const STATE_REFUSED: &[u8] = &[2];
 /// What changed for the search index, once the transaction is committed.
 pub(super) type Fresh = BTreeMap<DocKey, (u64, MemoryItem)>;
 
+/// What applying keeps; one batch at a time.
+#[derive(Debug, Default)]
+pub(super) struct Applying {
+    pub(super) waiting: Waiting,
+    /// How many fragments of each space were refused.
+    pub(super) refused: BTreeMap<SpaceId, usize>,
+    pub(super) watermark: u64,
+}
+
 impl View {
     /// Applies `batch` in one transaction.
     pub(super) fn apply_in(
-        &mut self,
+        &self,
+        applying: &mut Applying,
         arrival: u64,
         batch: Vec<Opened>,
     ) -> Result<(BTreeMap<FragmentId, Applied>, Fresh), ViewError> {
@@ -46,7 +58,9 @@ impl View {
                     documents.entry(doc_key(&opened)).or_default().push(opened);
                 }
                 for (key, items) in documents {
-                    for settled in self.apply_document(&mut tables, key, items, &mut fresh)? {
+                    let settled =
+                        self.apply_document(applying, &mut tables, key, items, &mut fresh)?;
+                    for settled in settled {
                         let (id, verdict) = settled;
                         let is_final = !matches!(
                             verdict,
@@ -57,7 +71,7 @@ impl View {
                             continue;
                         }
                         // What waited for this one may go on now, or never will.
-                        for waiter in self.waiting.woken_by(&id) {
+                        for waiter in applying.waiting.woken_by(&id) {
                             if let Some(row) = tables.waiting.get(&waiter.as_bytes()[..])? {
                                 let opened = decode_waiting(waiter, row.value());
                                 queue.push_back(
@@ -68,7 +82,7 @@ impl View {
                     }
                 }
             }
-            let watermark = self.watermark.max(arrival);
+            let watermark = applying.watermark.max(arrival);
             tables.meta.insert("watermark", watermark)?;
         }
         txn.commit()?;
@@ -76,60 +90,72 @@ impl View {
     }
 
     fn apply_document(
-        &mut self,
+        &self,
+        applying: &mut Applying,
         tables: &mut Tables<'_>,
         key: DocKey,
         items: Vec<Opened>,
         fresh: &mut Fresh,
     ) -> Result<Vec<(FragmentId, Applied)>, ViewError> {
-        let mut live = match self.live.take(&key) {
+        let cell = self.documents.cell(&key);
+        // Whoever composes on this document waits, and nobody else.
+        let mut document = lock(&cell);
+        self.documents.note_uncommitted(key);
+        let mut live = match document.live.take() {
             Some(live) => live,
             None => load(tables, &key)?,
         };
-        let before = live.index.len();
         let items: Vec<&Opened> = items.iter().collect();
         let mut attempt = Attempt {
-            view: self,
+            waiting: &applying.waiting,
             tables,
             key,
             live: &mut live,
             all: &items,
             refused: BTreeMap::new(),
-            saved: None,
+            outcome: None,
             verdicts: BTreeMap::new(),
         };
         attempt.run(&items)?;
         let Attempt {
-            saved, verdicts, ..
+            outcome, verdicts, ..
         } = attempt;
 
-        if let Some(saved) = saved {
+        let mut is_final = false;
+        if let Some(Outcome { saved, material }) = outcome {
+            is_final = matches!(&material, Some(Material::Memory(item)) if item.key.is_none());
             tables.saved.insert(&key.to_bytes()[..], &saved[..])?;
             tables
                 .index
                 .insert(&key.to_bytes()[..], &live.index.encode()[..])?;
             live.bytes = saved.len();
+            materialise(tables, &key, material, self.next_generation(), fresh)?;
         }
-        if live.index.len() > before {
-            materialise(tables, &key, &live, self.next_generation(), fresh)?;
-        }
-        self.live.put(key, live);
-
         let mut settled = Vec::new();
         for opened in items {
             let Some(verdict) = verdicts.get(&opened.id) else {
                 continue;
             };
-            let verdict = self.record(tables, &key, opened, verdict.clone())?;
+            let verdict = applying.record(tables, &key, &mut document, opened, verdict.clone())?;
             settled.push((opened.id, verdict));
         }
+        // A memory without a key is stated once: nobody will want it loaded.
+        let is_wanted = !is_final || !document.pending.is_empty();
+        let bytes = if is_wanted { live.bytes } else { 0 };
+        document.live = is_wanted.then_some(live);
+        drop(document);
+        self.documents.keep(&key, bytes);
         Ok(settled)
     }
+}
 
+impl Applying {
+    /// Notes the verdict on a fragment.
     fn record(
         &mut self,
         tables: &mut Tables<'_>,
         key: &DocKey,
+        document: &mut Document,
         opened: &Opened,
         verdict: Applied,
     ) -> Result<Applied, ViewError> {
@@ -151,7 +177,12 @@ impl View {
             Applied::Applied => {
                 self.forget_waiting(tables, &opened.id)?;
                 tables.states.insert(id, STATE_APPLIED)?;
-                self.settle_pending(key, &opened.id);
+                if document.awaits(&opened.id) {
+                    document.settle(&opened.id);
+                } else {
+                    // What others wrote is not in it.
+                    document.tip = None;
+                }
             }
             Applied::Quarantined(reason) => {
                 self.forget_waiting(tables, &opened.id)?;
@@ -171,7 +202,10 @@ impl View {
                 };
                 let json = serde_json::to_vec(&refused).expect("it has string keys only");
                 tables.refused.insert(id, &json[..])?;
-                self.settle_pending(key, &opened.id);
+                if document.awaits(&opened.id) {
+                    document.settle(&opened.id);
+                    document.tip = None;
+                }
             }
             Applied::Deferred => {}
         }
@@ -212,15 +246,21 @@ fn load(tables: &Tables<'_>, key: &DocKey) -> Result<Live, ViewError> {
 
 /// Applying some fragments of one document, until each has a verdict.
 struct Attempt<'a, 'txn> {
-    view: &'a View,
+    waiting: &'a Waiting,
     tables: &'a Tables<'txn>,
     key: DocKey,
     live: &'a mut Live,
     all: &'a [&'a Opened],
     /// Those of this attempt that automerge did not survive.
     refused: BTreeMap<FragmentId, Reason>,
-    saved: Option<Vec<u8>>,
+    outcome: Option<Outcome>,
     verdicts: BTreeMap<FragmentId, Applied>,
+}
+
+/// What is to be kept of a document that has changed.
+struct Outcome {
+    saved: Vec<u8>,
+    material: Option<Material>,
 }
 
 impl Attempt<'_, '_> {
@@ -230,6 +270,7 @@ impl Attempt<'_, '_> {
         let base = self.live.index.len();
         let before = self.verdicts.clone();
         let mut changes: Vec<Change> = Vec::new();
+        let mut first = None;
         let mut last = None;
         for opened in items {
             let verdict = match self.judge(opened)? {
@@ -237,6 +278,7 @@ impl Attempt<'_, '_> {
                 Judged::Passed(checked) => {
                     self.live.index.push(checked.meta);
                     changes.push(checked.change);
+                    first = first.or(checked.first);
                     last = Some(opened.id);
                     Applied::Applied
                 }
@@ -244,17 +286,26 @@ impl Attempt<'_, '_> {
             self.verdicts.insert(opened.id, verdict);
         }
         let Some(last) = last else { return Ok(()) };
+        if let (Some(draft), [change]) = (first, &changes[..]) {
+            let item = stated_item(&self.key, draft, self.live.index.at(0));
+            self.outcome = Some(Outcome {
+                saved: change.raw_bytes().to_vec(),
+                material: Some(Material::Memory(Box::new(item))),
+            });
+            self.live.begin_with(change.clone());
+            return Ok(());
+        }
         let heads = self.live.index.heads();
         let heads: Vec<ChangeHash> = heads
             .into_iter()
             .map(|head| ChangeHash(self.live.index.at(head).hash))
             .collect();
-        let reason = match fence::apply(&self.live.document, &changes, &heads, |document| {
-            probe(&self.key, document, &self.live.index);
-        }) {
-            Ok((document, saved)) => {
-                self.live.document = document;
-                self.saved = Some(saved);
+        let (document, index) = self.live.parts()?;
+        let read = |document: &_| read_material(&self.key, document, index);
+        let reason = match fence::apply(document, &changes, &heads, read) {
+            Ok((document, saved, material)) => {
+                self.live.replace(document);
+                self.outcome = Some(Outcome { saved, material });
                 return Ok(());
             }
             Err(reason) => reason,
@@ -325,7 +376,6 @@ impl Attempt<'_, '_> {
         };
         if missing.is_empty() {
             let earlier = self
-                .view
                 .waiting
                 .earlier_of_author(&self.key, opened)
                 .find(|id| !settled(id));

@@ -1,13 +1,17 @@
 //! Making the change that a publish or a checkpoint will sign.
 
-use automerge::{Change, ChangeHash};
+use automerge::{ActorId, Automerge, Change, ChangeHash};
 
-use super::{ComposeContext, ComposeError, Composed, View, live::Live};
+use super::{
+    ComposeContext, ComposeError, Composed, View,
+    documents::{Document, Pending, Promise, lock},
+    live::Live,
+};
 use crate::{
-    BoundsError, ContextPatch, DocId, Draft, FragmentId, Kind,
+    BoundsError, ContextPatch, Draft, FragmentId, Kind,
     document::{
-        DocKey, Shape, actor, context_doc, genesis, keyed_doc, single_doc, write_memory,
-        write_patch,
+        DocKey, Statement, actor, context_doc, first_statement, genesis, keyed_doc,
+        single_doc, to_canonical, write_memory, write_patch,
     },
     fence::{MAX_AUTHOR_BYTES, MAX_CHANGE, MAX_CHANGES_PER_AUTHOR, fenced},
     fragment::MAX_DEPS,
@@ -17,113 +21,92 @@ use crate::{
 /// Most composed changes of one document that are not yet applied.
 const MAX_PENDING: usize = 256;
 
-/// A change that was composed and is on its way to be durable.
-#[derive(Debug)]
-pub(super) struct Pending {
-    change: Change,
-    fragment: Option<FragmentId>,
+/// What is to be said.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum What<'a> {
+    /// A memory.
+    Draft(&'a Draft),
+    /// A change of the working context of a task.
+    Patch(&'a str, &'a ContextPatch),
 }
 
 /// What a new change builds on.
 struct Base {
-    document: automerge::Automerge,
+    document: Automerge,
     heads: Vec<ChangeHash>,
-    /// Changes that are on their way, and the fragments they came in.
-    named: Vec<(ChangeHash, FragmentId)>,
 }
 
 impl View {
-    pub(super) fn compose_draft(
-        &mut self,
+    /// Composes what is said on a document that others may write as well, and has `name` make a
+    /// fragment of it. Meanwhile nobody else composes on the document, so that the next change
+    /// finds this one's fragment named.
+    ///
+    /// If `name` fails, nothing was composed.
+    pub(crate) fn compose_named<T, E: From<ComposeError>>(
+        &self,
         ctx: ComposeContext,
-        draft: &Draft,
-    ) -> Result<Composed, ComposeError> {
-        let Some(key) = &draft.key else {
-            return compose_new(ctx, draft);
-        };
-        draft.check()?;
-        let doc = keyed_doc(&ctx.space, draft.kind, key);
-        let key = DocKey::memory(ctx.space, doc);
-        let actor = actor(&ctx.author, &doc);
-        self.compose_with(&key, ctx, draft.kind, "draft", |base| {
-            write_memory(&mut base.document, actor, &base.heads, ctx.now, draft)
-                .map_err(|error| error.to_string())
+        what: What<'_>,
+        name: impl FnOnce(&Composed) -> Result<(FragmentId, Promise, T), E>,
+    ) -> Result<(Composed, T), E> {
+        let key = key_of(&ctx, what)?;
+        self.with_document(&key, |document| {
+            let composed = compose_fenced(document, &key, ctx, what)?;
+            match name(&composed) {
+                Ok((id, promise, named)) => {
+                    if let Some(last) = document.pending.last_mut() {
+                        last.fragment = Some((id, promise));
+                    }
+                    Ok((composed, named))
+                }
+                Err(error) => {
+                    document.release(&composed.change);
+                    Err(error)
+                }
+            }
         })
     }
 
-    pub(super) fn compose_patch(
-        &mut self,
+    /// Composes what is said, and leaves it to the caller to name it.
+    pub(super) fn compose_unnamed(
+        &self,
         ctx: ComposeContext,
-        task: &str,
-        patch: &ContextPatch,
+        what: What<'_>,
     ) -> Result<Composed, ComposeError> {
-        not_empty("task", task)?;
-        at_most("task", task, MAX_TASK)?;
-        patch.check()?;
-        let doc = context_doc(&ctx.space, task);
-        let key = DocKey::context(ctx.space, doc);
-        let actor = actor(&ctx.author, &doc);
-        self.compose_with(&key, ctx, Kind::Context, "patch", |base| {
-            write_patch(&mut base.document, actor, &base.heads, ctx.now, task, patch)
-                .map_err(|error| error.to_string())
-        })
-    }
-
-    fn compose_with(
-        &mut self,
-        key: &DocKey,
-        ctx: ComposeContext,
-        kind: Kind,
-        field: &'static str,
-        write: impl FnOnce(&mut Base) -> Result<Vec<u8>, String>,
-    ) -> Result<Composed, ComposeError> {
-        let live = self.live_document(key)?;
-        let composed = self.compose_on(&live, key, ctx, kind, field, write);
-        self.live.put(*key, live);
-        composed
-    }
-
-    fn compose_on(
-        &mut self,
-        live: &Live,
-        key: &DocKey,
-        ctx: ComposeContext,
-        kind: Kind,
-        field: &'static str,
-        write: impl FnOnce(&mut Base) -> Result<Vec<u8>, String>,
-    ) -> Result<Composed, ComposeError> {
-        let mut base = self.base(key, live, &ctx)?;
-        let budget = own_use(live, &ctx, &key.doc);
-        if budget.0 >= MAX_CHANGES_PER_AUTHOR || budget.1 + MAX_CHANGE as u64 > MAX_AUTHOR_BYTES {
-            return Err(ComposeError::Full {
-                changes: budget.0,
-                limit: MAX_CHANGES_PER_AUTHOR,
-            });
+        if let What::Draft(draft) = what
+            && draft.key.is_none()
+        {
+            return Self::compose_new(ctx, draft);
         }
-
-        let change = fenced(|| write(&mut base))
-            .and_then(|written| written)
-            .map_err(ComposeError::Automerge)?;
-        check_size(field, &change)?;
-        let parsed = Change::from_bytes(change.clone())
-            .map_err(|error| ComposeError::Automerge(error.to_string()))?;
-        let deps = named_deps(key, live, &base, &parsed)?;
-        self.pending.entry(*key).or_default().push(Pending {
-            change: parsed,
-            fragment: None,
-        });
-        Ok(Composed {
-            doc: key.doc,
-            kind,
-            change,
-            deps,
-        })
+        let key = key_of(&ctx, what)?;
+        self.with_document(&key, |document| compose_fenced(document, &key, ctx, what))
     }
 
-    fn live_document(&mut self, key: &DocKey) -> Result<Live, ComposeError> {
-        if let Some(live) = self.live.take(key) {
-            return Ok(live);
+    /// Runs `work` with a document locked and loaded.
+    fn with_document<T, E: From<ComposeError>>(
+        &self,
+        key: &DocKey,
+        work: impl FnOnce(&mut Document) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let cell = self.documents.cell(key);
+        let mut document = lock(&cell);
+        while document.live.is_none() {
+            if self.documents.is_uncommitted(key) {
+                // It has changed and was let go of since: its rows can be read after the commit.
+                drop(document);
+                drop(self.applying());
+                document = lock(&cell);
+            } else {
+                document.live = Some(self.load(key)?);
+            }
         }
+        let done = work(&mut document);
+        let bytes = document.live.as_ref().map_or(0, |live| live.bytes);
+        drop(document);
+        self.documents.keep(key, bytes);
+        done
+    }
+
+    fn load(&self, key: &DocKey) -> Result<Live, ComposeError> {
         let tables = self.shared.store.read()?;
         let row = &key.to_bytes()[..];
         let saved = tables.saved.get(row).map_err(super::ViewError::from)?;
@@ -135,91 +118,153 @@ impl View {
             index.as_ref().map(|row| row.value()),
         )?)
     }
+}
 
-    /// Puts what is on its way on top of the document, so that changes composed in a row follow
-    /// each other.
-    fn base(
-        &mut self,
-        key: &DocKey,
-        live: &Live,
-        ctx: &ComposeContext,
-    ) -> Result<Base, ComposeError> {
-        let mut document = live.document.clone();
-        let mut named: Vec<(ChangeHash, FragmentId)> = Vec::new();
-        if let Some(pending) = self.pending.get_mut(key) {
-            pending.retain(|pending| live.index.by_hash(&pending.change.hash()).is_none());
-            if pending.len() >= MAX_PENDING
-                || pending.iter().any(|pending| pending.fragment.is_none())
-            {
-                return Err(ComposeError::Busy);
-            }
-            named = pending
-                .iter()
-                .filter_map(|pending| Some((pending.change.hash(), pending.fragment?)))
-                .collect();
-            let changes: Vec<Change> = pending
+/// Checks what is said, and returns the document that it is said on.
+fn key_of(ctx: &ComposeContext, what: What<'_>) -> Result<DocKey, ComposeError> {
+    match what {
+        What::Draft(draft) => {
+            draft.check()?;
+            let doc = match &draft.key {
+                Some(key) => keyed_doc(&ctx.space, draft.kind, key),
+                None => single_doc(&ctx.space, &ctx.author, ctx.now),
+            };
+            Ok(DocKey::memory(ctx.space, doc))
+        }
+        What::Patch(task, patch) => {
+            not_empty("task", task)?;
+            at_most("task", task, MAX_TASK)?;
+            patch.check()?;
+            let doc = context_doc(&ctx.space, task);
+            Ok(DocKey::context(ctx.space, doc))
+        }
+    }
+}
+
+fn compose_fenced(
+    document: &mut Document,
+    key: &DocKey,
+    ctx: ComposeContext,
+    what: What<'_>,
+) -> Result<Composed, ComposeError> {
+    document.forget_settled();
+    let is_unnamed = |pending: &Pending| pending.fragment.is_none();
+    if document.pending.len() >= MAX_PENDING || document.pending.iter().any(is_unnamed) {
+        return Err(ComposeError::Busy);
+    }
+    let composed = fenced(|| compose_on(document, key, ctx, what))
+        .unwrap_or_else(|what| Err(ComposeError::Automerge(what)));
+    if composed.is_err() {
+        // It may have got a change that there will be no fragment of.
+        document.tip = None;
+    }
+    composed
+}
+
+fn compose_on(
+    document: &mut Document,
+    key: &DocKey,
+    ctx: ComposeContext,
+    what: What<'_>,
+) -> Result<Composed, ComposeError> {
+    let actor = actor(&ctx.author, &key.doc);
+    let live = loaded(document);
+    let budget = own_use(live, &actor);
+    if budget.0 >= MAX_CHANGES_PER_AUTHOR || budget.1 + MAX_CHANGE as u64 > MAX_AUTHOR_BYTES {
+        return Err(ComposeError::Full {
+            changes: budget.0,
+            limit: MAX_CHANGES_PER_AUTHOR,
+        });
+    }
+    let is_first = live.index.len() == 0 && document.pending.is_empty();
+    let change = match what {
+        What::Draft(draft) if is_first => checked_size("draft", first(ctx, draft, actor))?,
+        _ => compose_upon(document, ctx, what, actor)?,
+    };
+    let composed = Composed {
+        doc: key.doc,
+        kind: kind_of(what),
+        change: change.raw_bytes().to_vec(),
+        deps: named_deps(key, document, &change)?,
+    };
+    document.pending.push(Pending {
+        change,
+        fragment: None,
+    });
+    Ok(composed)
+}
+
+/// Writes upon all that is there and on its way; the document's tip then has this change as well.
+fn compose_upon(
+    document: &mut Document,
+    ctx: ComposeContext,
+    what: What<'_>,
+    actor: ActorId,
+) -> Result<Change, ComposeError> {
+    let mut base = base(document, &actor)?;
+    let (field, written) = match what {
+        What::Draft(draft) => (
+            "draft",
+            write_memory(&mut base.document, actor, &base.heads, ctx.now, draft),
+        ),
+        What::Patch(task, patch) => (
+            "patch",
+            write_patch(&mut base.document, actor, &base.heads, ctx.now, task, patch),
+        ),
+    };
+    let failed = |error: String| ComposeError::Automerge(error);
+    let written = written.map_err(|error| failed(error.to_string()))?;
+    let change = Change::from_bytes(written).map_err(|error| failed(error.to_string()))?;
+    document.tip = Some(base.document);
+    checked_size(field, change)
+}
+
+/// Takes the document's tip, or puts what is on its way on top of the document, so that changes
+/// composed in a row follow each other.
+fn base(document: &mut Document, actor: &ActorId) -> Result<Base, ComposeError> {
+    let mut tip = match document.tip.take() {
+        Some(tip) => tip,
+        None => {
+            let changes: Vec<Change> = document
+                .pending
                 .iter()
                 .map(|pending| pending.change.clone())
                 .collect();
+            let live = document.live.as_mut().expect("it was loaded");
+            let mut tip = live.parts()?.0.clone();
             if !changes.is_empty() {
-                fenced(|| {
-                    document
-                        .apply_changes(changes)
-                        .map_err(|error| error.to_string())
-                })
-                .and_then(|applied| applied)
-                .map_err(ComposeError::Automerge)?;
+                tip.apply_changes(changes)
+                    .map_err(|error| ComposeError::Automerge(error.to_string()))?;
             }
+            tip
         }
-        let mut heads = document.get_heads();
+    };
+    let mut heads = tip.get_heads();
+    heads.sort_unstable();
+    tip.set_actor(actor.clone());
+    let own = tip.get_last_local_change().map(|change| change.hash());
+    let own_is_covered = own.is_some_and(|own| !heads.contains(&own));
+    if heads.len() + usize::from(own_is_covered) > MAX_DEPS {
+        // A header holds so many; ours must be among them, the others follow in later changes.
+        heads.retain(|head| Some(*head) != own);
+        heads.truncate(MAX_DEPS - 1);
+        heads.extend(own);
         heads.sort_unstable();
-        document.set_actor(actor(&ctx.author, &key.doc));
-        let own = document.get_last_local_change().map(|change| change.hash());
-        let own_is_covered = own.is_some_and(|own| !heads.contains(&own));
-        if heads.len() + usize::from(own_is_covered) > MAX_DEPS {
-            // A header holds so many; ours must be among them, the others follow in later changes.
-            heads.retain(|head| Some(*head) != own);
-            heads.truncate(MAX_DEPS - 1);
-            heads.extend(own);
-            heads.sort_unstable();
-        }
-        Ok(Base {
-            document,
-            heads,
-            named,
-        })
     }
+    Ok(Base {
+        document: tip,
+        heads,
+    })
+}
 
-    pub(super) fn reserve_pending(&mut self, key: &DocKey, change: &[u8], id: FragmentId) {
-        let pending = self.pending.get_mut(key).into_iter().flatten();
-        for pending in pending.filter(|pending| pending.change.raw_bytes() == change) {
-            pending.fragment = Some(id);
-        }
-    }
+fn loaded(document: &Document) -> &Live {
+    document.live.as_ref().expect("it was loaded")
+}
 
-    /// Forgets a composed change, and what was composed upon it.
-    pub(super) fn release_pending(&mut self, key: &DocKey, change: &[u8]) {
-        if let Some(pending) = self.pending.get_mut(key) {
-            if let Some(place) = pending
-                .iter()
-                .position(|pending| pending.change.raw_bytes() == change)
-            {
-                pending.truncate(place);
-            }
-            if pending.is_empty() {
-                self.pending.remove(key);
-            }
-        }
-    }
-
-    /// Forgets a composed change that has its verdict.
-    pub(super) fn settle_pending(&mut self, key: &DocKey, id: &FragmentId) {
-        if let Some(pending) = self.pending.get_mut(key) {
-            pending.retain(|pending| pending.fragment != Some(*id));
-            if pending.is_empty() {
-                self.pending.remove(key);
-            }
-        }
+fn kind_of(what: What<'_>) -> Kind {
+    match what {
+        What::Draft(draft) => draft.kind,
+        What::Patch(..) => Kind::Context,
     }
 }
 
@@ -229,18 +274,22 @@ impl View {
 /// others have built on that since.
 fn named_deps(
     key: &DocKey,
-    live: &Live,
-    base: &Base,
+    document: &Document,
     change: &Change,
 ) -> Result<Vec<FragmentId>, ComposeError> {
     if change.deps() == [genesis(key.shape).hash] {
         return Ok(Vec::new());
     }
+    let live = loaded(document);
     let fragment = |hash: &ChangeHash| {
         let applied = live.index.by_hash(hash);
         let applied = applied.map(|position| live.index.at(position).fragment);
-        let on_its_way = || base.named.iter().find(|(pending, _)| pending == hash);
-        applied.or_else(|| on_its_way().map(|(_, fragment)| *fragment))
+        let mut pending = document.pending.iter();
+        let on_its_way = || {
+            let pending = pending.find(|pending| pending.change.hash() == *hash)?;
+            pending.fragment.as_ref().map(|(fragment, _)| *fragment)
+        };
+        applied.or_else(on_its_way)
     };
     let deps: Option<Vec<FragmentId>> = change.deps().iter().map(fragment).collect();
     deps.ok_or_else(|| ComposeError::Automerge("a head without a fragment".to_owned()))
@@ -250,35 +299,39 @@ fn named_deps(
 pub(super) fn compose_new(ctx: ComposeContext, draft: &Draft) -> Result<Composed, ComposeError> {
     draft.check()?;
     let doc = single_doc(&ctx.space, &ctx.author, ctx.now);
-    let genesis = genesis(Shape::Memory);
-    let mut document = genesis.document.clone();
-    let actor = actor(&ctx.author, &doc);
-    let change = write_memory(&mut document, actor, &[genesis.hash], ctx.now, draft)
-        .map_err(|error| ComposeError::Automerge(error.to_string()))?;
-    check_size("draft", &change)?;
+    let change = first(ctx, draft, actor(&ctx.author, &doc));
+    let change = checked_size("draft", change)?;
     Ok(Composed {
         doc,
         kind: draft.kind,
-        change,
+        change: change.raw_bytes().to_vec(),
         deps: Vec::new(),
     })
 }
 
-fn check_size(field: &'static str, change: &[u8]) -> Result<(), ComposeError> {
-    if change.len() > MAX_CHANGE {
+fn first(ctx: ComposeContext, draft: &Draft, actor: ActorId) -> Change {
+    let statement = to_canonical(&Statement {
+        at: ctx.now,
+        draft: draft.clone(),
+    });
+    first_statement(actor, &statement)
+}
+
+fn checked_size(field: &'static str, change: Change) -> Result<Change, ComposeError> {
+    let size = change.raw_bytes().len();
+    if size > MAX_CHANGE {
         return Err(BoundsError::TooLong {
             field,
-            size: change.len(),
+            size,
             limit: MAX_CHANGE,
         }
         .into());
     }
-    Ok(())
+    Ok(change)
 }
 
 /// Returns how many changes this author made on the document, and their bytes.
-fn own_use(live: &Live, ctx: &ComposeContext, doc: &DocId) -> (u64, u64) {
-    let actor = actor(&ctx.author, doc);
+fn own_use(live: &Live, actor: &ActorId) -> (u64, u64) {
     let actor = <[u8; 16]>::try_from(actor.to_bytes()).expect("our actors have 16 bytes");
     live.index.last_of(&actor).map_or((0, 0), |last| {
         (live.index.at(last).seq, live.index.at(last).author_bytes)

@@ -1,34 +1,68 @@
-//! Documents kept loaded, a bounded number of them.
+//! A loaded document.
 
-use std::collections::BTreeMap;
-
-use automerge::Automerge;
+use automerge::{Automerge, Change};
 
 use super::ViewError;
 use crate::{
     ContextState,
-    document::{DocIndex, DocKey, context_state, genesis},
+    document::{DocIndex, DocKey, context_state, document_of_first, genesis},
     fence::{self, fenced},
 };
 
-/// Most documents kept loaded; a small one takes 19 KiB.
-const MAX_LIVE: usize = 256;
-/// Most bytes, as saved, of the documents kept loaded.
-const MAX_LIVE_BYTES: usize = 32 * 1024 * 1024;
+/// Where a chunk of automerge says what it is, and what it says if it is a change.
+const CHUNK_TYPE: usize = 8;
+const CHANGE_CHUNK: u8 = 1;
 
-/// A loaded document and the index of its changes.
+/// A document and the index of its changes.
 #[derive(Debug, Clone)]
 pub(super) struct Live {
-    pub(super) document: Automerge,
+    form: Form,
     pub(super) index: DocIndex,
     /// Its size when it was last saved.
     pub(super) bytes: usize,
 }
 
+#[derive(Debug, Clone)]
+enum Form {
+    Document(Automerge),
+    /// A memory of one change in the form that all have: that is all there is to save, and the
+    /// document is built when somebody wants to go on with it.
+    First(Change),
+}
+
 impl Live {
+    /// Returns the document and the index of its changes.
+    pub(super) fn parts(&mut self) -> Result<(&Automerge, &DocIndex), ViewError> {
+        let damaged = ViewError::Damaged("a saved document");
+        if let Form::First(change) = &self.form {
+            let built = fenced(|| document_of_first(change)).and_then(|built| built);
+            let Ok(document) = built else {
+                return Err(damaged);
+            };
+            self.form = Form::Document(document);
+        }
+        match &self.form {
+            Form::Document(document) => Ok((document, &self.index)),
+            Form::First(_) => Err(damaged),
+        }
+    }
+
+    /// Puts another document in the place of this one.
+    pub(super) fn replace(&mut self, document: Automerge) {
+        self.form = Form::Document(document);
+    }
+
+    /// Makes it a memory of one change, which has passed the fence and has the form of all firsts.
+    pub(super) fn begin_with(&mut self, change: Change) {
+        self.form = Form::First(change);
+    }
+
     /// Returns the whole state of the context this document is.
     pub(super) fn context_state(&self, key: &DocKey) -> Result<Option<ContextState>, ViewError> {
-        fenced(|| context_state(key, &self.document, &self.index))
+        let Form::Document(document) = &self.form else {
+            return Ok(None);
+        };
+        fenced(|| context_state(key, document, &self.index))
             .map_err(|_| ViewError::Damaged("a context"))
     }
 
@@ -40,77 +74,50 @@ impl Live {
     ) -> Result<Self, ViewError> {
         match (saved, index) {
             (Some(saved), Some(index)) => {
-                let loaded = fenced(|| fence::load(saved)).and_then(|loaded| loaded);
-                let document = loaded.map_err(|_| ViewError::Damaged("a saved document"))?;
-                let index = DocIndex::decode(index).filter(|index| same_heads(&document, index));
+                let index = DocIndex::decode(index);
                 let index = index.ok_or(ViewError::Damaged("the index of a document"))?;
+                let form = if saved.get(CHUNK_TYPE) == Some(&CHANGE_CHUNK) {
+                    Form::First(load_first(saved, &index)?)
+                } else {
+                    Form::Document(load(saved, &index)?)
+                };
                 Ok(Self {
-                    document,
+                    form,
                     index,
                     bytes: saved.len(),
                 })
             }
-            (None, None) => {
-                let document = genesis(key.shape).document.clone();
-                Ok(Self {
-                    document,
-                    index: DocIndex::default(),
-                    bytes: 0,
-                })
-            }
+            (None, None) => Ok(Self {
+                form: Form::Document(genesis(key.shape).document.clone()),
+                index: DocIndex::default(),
+                bytes: 0,
+            }),
             _ => Err(ViewError::Damaged("half of a document")),
         }
     }
 }
 
-/// A document and an index that were not saved together belong to no state there ever was.
-fn same_heads(document: &Automerge, index: &DocIndex) -> bool {
+fn load(saved: &[u8], index: &DocIndex) -> Result<Automerge, ViewError> {
+    let loaded = fenced(|| fence::load(saved)).and_then(|loaded| loaded);
+    let document = loaded.map_err(|_| ViewError::Damaged("a saved document"))?;
+    // A document and an index that were not saved together belong to no state there ever was.
     let mut heads = document.get_heads();
     heads.sort_unstable();
-    heads
+    let same = heads
         .iter()
         .map(|head| head.0)
-        .eq(index.heads().into_iter().map(|head| index.at(head).hash))
+        .eq(index.heads().into_iter().map(|head| index.at(head).hash));
+    same.then_some(document)
+        .ok_or(ViewError::Damaged("the index of a document"))
 }
 
-/// The documents used last.
-#[derive(Debug, Default)]
-pub(super) struct LiveDocuments {
-    documents: BTreeMap<DocKey, (u64, Live)>,
-    clock: u64,
-    bytes: usize,
-}
-
-impl LiveDocuments {
-    pub(super) fn take(&mut self, key: &DocKey) -> Option<Live> {
-        let (_, live) = self.documents.remove(key)?;
-        self.bytes -= live.bytes;
-        Some(live)
-    }
-
-    pub(super) fn peek(&self, key: &DocKey) -> Option<&Live> {
-        self.documents.get(key).map(|(_, live)| live)
-    }
-
-    pub(super) fn put(&mut self, key: DocKey, live: Live) {
-        self.clock += 1;
-        self.bytes += live.bytes;
-        if let Some((_, before)) = self.documents.insert(key, (self.clock, live)) {
-            self.bytes -= before.bytes;
-        }
-        while self.documents.len() > MAX_LIVE
-            || (self.bytes > MAX_LIVE_BYTES && self.documents.len() > 1)
-        {
-            let oldest = self
-                .documents
-                .iter()
-                .min_by_key(|(_, (used, _))| *used)
-                .map(|(key, _)| *key);
-            self.take(&oldest.expect("there is more than one document"));
-        }
-    }
-
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
+fn load_first(saved: &[u8], index: &DocIndex) -> Result<Change, ViewError> {
+    let change = fenced(|| Change::from_bytes(saved.to_vec()).map_err(|error| error.to_string()));
+    let change = change.and_then(|change| change);
+    let change = change.map_err(|_| ViewError::Damaged("a saved document"))?;
+    if index.len() == 1 && index.at(0).hash == change.hash().0 {
+        Ok(change)
+    } else {
+        Err(ViewError::Damaged("the index of a document"))
     }
 }

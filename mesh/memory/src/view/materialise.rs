@@ -5,18 +5,31 @@ use std::collections::BTreeSet;
 use automerge::Automerge;
 use redb::ReadableTable;
 
-use super::{ViewError, apply::Fresh, live::Live, tables::Tables};
+use super::{ViewError, apply::Fresh, tables::Tables};
 use crate::{
-    DocId, Hlc,
+    ContextSummary, DocId, Hlc,
     document::{DocIndex, DocKey, Shape, context_summary, memory_item},
     item::MemoryItem,
 };
 
-/// Reads a document as [`materialise`] will, to see whether it can be read.
-pub(super) fn probe(key: &DocKey, document: &Automerge, index: &DocIndex) {
+/// What readers get of a document.
+pub(super) enum Material {
+    Context(Box<ContextSummary>),
+    Memory(Box<MemoryItem>),
+}
+
+/// Reads a document; `None` if it says nothing yet.
+pub(super) fn read_material(
+    key: &DocKey,
+    document: &Automerge,
+    index: &DocIndex,
+) -> Option<Material> {
     match key.shape {
-        Shape::Context => drop(context_summary(key, document, index)),
-        Shape::Memory => drop(memory_item(key, document, index)),
+        Shape::Context => context_summary(key, document, index)
+            .map(|summary| Material::Context(Box::new(summary))),
+        Shape::Memory => {
+            memory_item(key, document, index).map(|item| Material::Memory(Box::new(item)))
+        }
     }
 }
 
@@ -24,22 +37,19 @@ pub(super) fn probe(key: &DocKey, document: &Automerge, index: &DocIndex) {
 pub(super) fn materialise(
     tables: &mut Tables<'_>,
     key: &DocKey,
-    live: &Live,
+    material: Option<Material>,
     generation: u64,
     fresh: &mut Fresh,
 ) -> Result<(), ViewError> {
     let row = &key.to_bytes()[..];
-    match key.shape {
-        Shape::Context => {
-            if let Some(summary) = context_summary(key, &live.document, &live.index) {
-                let json = serde_json::to_vec(&summary).expect("a summary has string keys only");
-                tables.summaries.insert(row, &json[..])?;
-            }
+    match material {
+        None => {}
+        Some(Material::Context(summary)) => {
+            let json = serde_json::to_vec(&summary).expect("a summary has string keys only");
+            tables.summaries.insert(row, &json[..])?;
         }
-        Shape::Memory => {
-            let Some(item) = memory_item(key, &live.document, &live.index) else {
-                return Ok(());
-            };
+        Some(Material::Memory(item)) => {
+            let item = *item;
             let before = tables
                 .items
                 .get(row)?

@@ -1,5 +1,7 @@
 //! What a view does about changes that only automerge itself finds fault with.
 
+use std::collections::BTreeMap;
+
 use rhizome_identity::{AgentId, Hash, MeshId, NodeId, SpaceId};
 
 use super::*;
@@ -51,12 +53,12 @@ fn ctx(author: u8, now: u64) -> ComposeContext {
 #[test]
 fn a_batch_is_halved_until_the_culprit_stands_alone_and_the_rest_goes_on() {
     let (home, away) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let mut home = View::open(home.path()).unwrap();
+    let home = View::open(home.path()).unwrap();
     // Eight authors begin one context on their own; one of them goes on for three more changes.
     let mut batch = Vec::new();
     for author in 1..=8 {
         let elsewhere = tempfile::tempdir().unwrap();
-        let mut elsewhere = View::open(elsewhere.path()).unwrap();
+        let elsewhere = View::open(elsewhere.path()).unwrap();
         let patch = ContextPatch {
             questions: vec![format!("from {author}")],
             ..ContextPatch::default()
@@ -126,7 +128,7 @@ fn a_batch_is_halved_until_the_culprit_stands_alone_and_the_rest_goes_on() {
     );
 
     // One at a time, and the wire not met by the others, the view comes out the same.
-    let mut away = View::open(away.path()).unwrap();
+    let away = View::open(away.path()).unwrap();
     for (arrival, opened) in (1..).zip(batch.iter().rev()) {
         away.apply(arrival, vec![opened.clone()]);
     }
