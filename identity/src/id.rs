@@ -29,6 +29,16 @@ fn parse_hex(text: &str) -> Result<[u8; 32], ParseIdError> {
     Ok(bytes)
 }
 
+/// Spells bytes as lower-case hexadecimal digits, two each.
+fn hex<'a>(bytes: &[u8], digits: &'a mut [u8; 64]) -> &'a str {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (byte, pair) in bytes.iter().zip(digits.chunks_exact_mut(2)) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
+    }
+    std::str::from_utf8(&digits[..bytes.len() * 2]).expect("digits are ASCII")
+}
+
 macro_rules! id_type {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -51,17 +61,13 @@ macro_rules! id_type {
 
             /// Returns the first ten hexadecimal digits, for people and logs.
             pub fn fmt_short(&self) -> String {
-                self.0[..5].iter().map(|byte| format!("{byte:02x}")).collect()
+                hex(&self.0[..5], &mut [0; 64]).to_owned()
             }
         }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let mut text = String::with_capacity(64);
-                for byte in self.0 {
-                    fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"))?;
-                }
-                f.pad(&text)
+                f.pad(hex(&self.0, &mut [0; 64]))
             }
         }
 
@@ -121,7 +127,7 @@ macro_rules! id_type {
 
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
+                serializer.serialize_str(hex(&self.0, &mut [0; 64]))
             }
         }
 

@@ -7,7 +7,9 @@
 //!
 //! Revocations are settled in three strata, each of which only those before it can affect: the
 //! root's, which nobody revokes; those of admins, whom the root alone makes and revokes; those of
-//! nodes over their own agents. So three walks find the ones that stand, and a fourth the rest.
+//! nodes over their own agents. So three walks find the ones that stand, and a fourth the rest. A
+//! stratum without revocations changes nothing for the next, which needs no walk of its own then:
+//! mostly there is one in all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,19 +51,21 @@ pub fn resolve(records: &Records) -> Authority {
     };
     let past = Past::of(records, id);
     let mut standing = Revokes::default();
-    for right in [Right::Root, Right::Admin, Right::Node] {
+    let mut strata = [Right::Root, Right::Admin, Right::Node].into_iter();
+    loop {
         let mut walk = Walk::new(records, &past, &standing, genesis, id);
         walk.run();
-        let found = walk.found;
-        for (subject, revokes) in found.subjects() {
-            for (at, _) in revokes.iter().filter(|(_, by)| *by == right) {
-                standing.add(*subject, *at, right);
-            }
+        let revokes = strata.find_map(|right| {
+            let found = walk.found.by(right);
+            (!found.is_empty()).then_some((right, found))
+        });
+        let Some((right, found)) = revokes else {
+            return walk.finish(genesis);
+        };
+        for (subject, at) in found {
+            standing.add(subject, at, right);
         }
     }
-    let mut walk = Walk::new(records, &past, &standing, genesis, id);
-    walk.run();
-    walk.finish(genesis)
 }
 
 /// A certificate that was valid when it was made.

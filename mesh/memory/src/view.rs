@@ -40,10 +40,7 @@ use self::{
     tables::{Store, guarded},
     worker::Worker,
 };
-pub(crate) use self::{
-    compose::What,
-    documents::Promise,
-};
+pub(crate) use self::{compose::What, documents::Promise};
 pub use self::{
     error::{ComposeError, ViewError},
     read::Reader,
@@ -221,7 +218,9 @@ impl View {
             let (id, row) = row?;
             let id = <[u8; 32]>::try_from(id.value())
                 .map_err(|_| ViewError::Damaged("a waiting fragment"))?;
-            let restored = applying.waiting.restore(FragmentId::from_bytes(id), row.value());
+            let restored = applying
+                .waiting
+                .restore(FragmentId::from_bytes(id), row.value());
             restored.ok_or(ViewError::Damaged("a waiting fragment"))?;
         }
         for row in tables.refused.iter()? {

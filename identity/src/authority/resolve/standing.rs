@@ -40,6 +40,16 @@ impl Revokes {
             .map(|(subject, revokes)| (subject, revokes.as_slice()))
     }
 
+    /// Returns what was revoked by this right: subject and place.
+    pub(super) fn by(&self, right: Right) -> Vec<(PublicKey, usize)> {
+        let all = self.subjects().flat_map(|(subject, revokes)| {
+            revokes.iter().map(move |(at, by)| (*subject, *at, *by))
+        });
+        all.filter(|(.., by)| *by == right)
+            .map(|(subject, at, _)| (subject, at))
+            .collect()
+    }
+
     pub(super) fn of(&self, subject: &PublicKey) -> &[(usize, Right)] {
         self.0.get(subject).map_or(&[], Vec::as_slice)
     }

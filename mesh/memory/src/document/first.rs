@@ -73,7 +73,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Draft, Hlc, Kind, document::{to_canonical, Statement, write_memory}, fence};
+    use crate::{
+        Draft, Hlc, Kind,
+        document::{Statement, to_canonical, write_memory},
+        fence,
+    };
 
     proptest! {
         #[test]

@@ -303,6 +303,12 @@ impl Journal {
         self.queue()
     }
 
+    /// Returns how many places are given out and not taken by a batch.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.queue().places.len()
+    }
+
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -219,10 +219,11 @@ impl Inner {
             return Some("it is not in its author's chain".into());
         }
         let at_ms = header.hlc.unix_ms();
-        let allowed = state
-            .rights
-            .authority
-            .may_write(&header.author, &header.node, &header.space, at_ms);
+        let allowed =
+            state
+                .rights
+                .authority
+                .may_write(&header.author, &header.node, &header.space, at_ms);
         allowed.err().map(|denied| denied.to_string())
     }
 

@@ -10,6 +10,7 @@ use crate::{
     Draft, FragmentId, Kind, LogError, PublishRequest, RejectReason, Verdict, disk::sim::SimDisk,
 };
 
+mod concurrent;
 #[path = "../../tests/support/mesh.rs"]
 mod mesh;
 

@@ -10,8 +10,8 @@ use super::{
 use crate::{
     BoundsError, ContextPatch, Draft, FragmentId, Kind,
     document::{
-        DocKey, Statement, actor, context_doc, first_statement, genesis, keyed_doc,
-        single_doc, to_canonical, write_memory, write_patch,
+        DocKey, Statement, actor, context_doc, first_statement, genesis, keyed_doc, single_doc,
+        to_canonical, write_memory, write_patch,
     },
     fence::{MAX_AUTHOR_BYTES, MAX_CHANGE, MAX_CHANGES_PER_AUTHOR, fenced},
     fragment::MAX_DEPS,

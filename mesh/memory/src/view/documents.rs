@@ -30,7 +30,8 @@ impl Promise {
         self.0.store(true, Ordering::Release);
     }
 
-    fn is_broken(&self) -> bool {
+    /// Returns whether it never will be.
+    pub(crate) fn is_broken(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }

@@ -41,11 +41,7 @@ impl View {
         Ok(match state.as_ref().map(|row| row.value()) {
             Some(STATE_APPLIED) => Some(Applied::Applied),
             Some(STATE_WAITING) => Some(Applied::Waiting(
-                self.applying()
-                    .waiting
-                    .on(id)
-                    .unwrap_or_default()
-                    .to_vec(),
+                self.applying().waiting.on(id).unwrap_or_default().to_vec(),
             )),
             Some(STATE_REFUSED) => {
                 let row = tables.refused.get(&id.as_bytes()[..])?;

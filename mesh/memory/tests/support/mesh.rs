@@ -108,6 +108,31 @@ impl Mesh {
         mesh
     }
 
+    /// Lets one more node in, which comes last.
+    pub(crate) fn join(&mut self, seed: u8) {
+        let node = Node {
+            key: NodeKey::from_seed([seed; 32]),
+            agent: AgentKey::from_seed([seed.wrapping_add(100); 32]),
+        };
+        let space_key = self.space_key.clone();
+        let keys = |_: &SpaceId, _| Some(space_key.clone());
+        let record = issue::grant(
+            &self.nodes[0].key,
+            &self.authority(),
+            node.key.id(),
+            "joiner",
+            Role::Writer,
+            &[self.space],
+            &keys,
+            None,
+            5,
+        );
+        let record = record.unwrap();
+        self.log.insert(record.clone()).unwrap();
+        self.records.push(record);
+        self.nodes.push(node);
+    }
+
     pub(crate) fn authority(&self) -> Authority {
         self.log.resolve()
     }
