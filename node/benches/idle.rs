@@ -1,4 +1,8 @@
-//! What an idle daemon costs: resident memory and CPU over a minute, in a mesh of three.
+//! What an idle daemon costs: resident memory, CPU and wake-ups over a minute, in a mesh of three.
+//!
+//! CPU time is what the scheduler counted in nanoseconds. The ticks in /proc/<pid>/stat will not
+//! do: a timer ends at a tick, so that the tick finds at work whoever it woke, and charges it for
+//! the whole of it.
 //!
 //! `cargo bench -p rhizome --bench idle`; RHIZOME_BENCH_SECONDS shortens the minute.
 #![allow(clippy::print_stdout, reason = "a benchmark reports on stdout")]
@@ -12,8 +16,6 @@ use std::{
 };
 
 const NODES: usize = 3;
-/// Clock ticks a second in /proc/<pid>/stat; fixed by the kernel's user interface.
-const TICKS: f64 = 100.0;
 
 fn main() {
     let seconds = std::env::var("RHIZOME_BENCH_SECONDS")
@@ -36,20 +38,32 @@ fn main() {
     }
     // What joining costs is not idling.
     thread::sleep(Duration::from_secs(5));
-    let before: Vec<f64> = nodes.iter().map(Node::cpu_seconds).collect();
+    let before: Vec<Used> = nodes.iter().map(Node::used).collect();
     let begun = Instant::now();
     thread::sleep(minute);
     let wall = begun.elapsed().as_secs_f64();
     println!("idle daemon, {NODES} nodes in one mesh on loopback, over {wall:.0} s");
     println!(
-        "{:<8} {:>14} {:>16}",
-        "node", "resident MiB", "CPU % of a core"
+        "{:<8} {:>14} {:>16} {:>14}",
+        "node", "resident MiB", "CPU % of a core", "wake-ups/s"
     );
     for (index, (node, before)) in nodes.iter().zip(before).enumerate() {
-        let share = (node.cpu_seconds() - before) / wall * 100.0;
-        println!("{index:<8} {:>14.1} {share:>16.2}", node.resident_mib());
+        let used = node.used();
+        let share = (used.cpu_seconds - before.cpu_seconds) / wall * 100.0;
+        let wakes = (used.wakes - before.wakes) / wall;
+        println!(
+            "{index:<8} {:>14.1} {share:>16.2} {wakes:>14.1}",
+            node.resident_mib()
+        );
     }
     println!("{:<8} {:>14} {:>16}", "limit", 80, 1);
+}
+
+/// What the threads of a daemon have used.
+#[derive(Default)]
+struct Used {
+    cpu_seconds: f64,
+    wakes: f64,
 }
 
 struct Node {
@@ -107,23 +121,22 @@ impl Node {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    fn cpu_seconds(&self) -> f64 {
-        let stat =
-            fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        // The command name may hold spaces; the numbers follow its closing parenthesis.
-        let fields: Vec<&str> = stat
-            .rsplit(')')
-            .next()
-            .unwrap_or_default()
-            .split_whitespace()
-            .collect();
-        let ticks = |index: usize| {
-            fields
-                .get(index)
-                .and_then(|field| field.parse::<f64>().ok())
-                .unwrap_or(0.0)
-        };
-        (ticks(11) + ticks(12)) / TICKS
+    fn used(&self) -> Used {
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let mut used = Used::default();
+        for task in fs::read_dir(tasks).into_iter().flatten().flatten() {
+            let read = |file| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+            let nanos = read("schedstat");
+            let nanos: Option<f64> = nanos.split(' ').next().and_then(|n| n.parse().ok());
+            used.cpu_seconds += nanos.unwrap_or_default() / 1e9;
+            let status = read("status");
+            let slept = status
+                .lines()
+                .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            let slept: Option<f64> = slept.and_then(|slept| slept.trim().parse().ok());
+            used.wakes += slept.unwrap_or_default();
+        }
+        used
     }
 
     fn resident_mib(&self) -> f64 {

@@ -28,20 +28,42 @@ mod view;
 mod watch;
 mod why;
 
-pub use admission::*;
-pub use context::*;
-pub use event::*;
-pub use fragment::*;
-pub use hlc::*;
-pub use id::*;
-pub use idset::*;
-pub use item::*;
-pub use kind::*;
-pub use recall::*;
-pub use replica::*;
-pub use view::*;
-pub use watch::*;
-pub use why::*;
+pub use admission::{
+    Admission, MAX_AWAITING_AUTHORITY, MAX_AWAITING_AUTHORITY_PER_AUTHOR, MAX_HELD, MAX_HELD_BYTES,
+    MAX_HELD_PER_AUTHOR, Missing, RejectReason, Verdict, check_signatures,
+};
+pub use context::{
+    Artifact, ContextPatch, ContextState, ContextSummary, Decision, Entry, ErrorEntry, Explored,
+    MAX_ENTRY_TEXT, MAX_PATCH_BYTES, MAX_PATCH_ENTRIES, Note, Question, SandboxRef,
+};
+pub use document::{context_doc, keyed_doc, single_doc};
+pub use event::{EVENT_BACKLOG, Event};
+pub use fence::{MAX_AUTHOR_BYTES, MAX_CHANGE, MAX_CHANGES_PER_AUTHOR, MAX_OPS, MAX_PREDS, Reason};
+pub use fragment::{
+    FRAGMENT_VERSION, Fragment, FragmentError, Header, MAX_AUTH_HEADS, MAX_BODY, MAX_DEPS,
+    MAX_ENVELOPE, MAX_INLINE_BODY, MAX_WIRE,
+};
+pub use hlc::{Hlc, HlcClock, MAX_HLC_LEAD_MS, now_ms};
+pub use id::{DocId, FragmentId, Lane};
+pub use idset::{Fingerprint, IdSet, Ids};
+pub use item::{
+    BoundsError, Conflict, Draft, MAX_EVIDENCE, MAX_EVIDENCE_BYTES, MAX_FIELD_NAME,
+    MAX_FIELD_VALUE, MAX_FIELDS, MAX_KEY, MAX_LINKS, MAX_TAG, MAX_TAGS, MAX_TASK, MAX_TEXT,
+    MAX_TITLE, MemoryItem,
+};
+pub use kind::{Kind, ParseKindError};
+pub use recall::{Hit, MAX_HITS, MAX_QUERY, RecallError, RecallQuery};
+pub use replica::{
+    AdmitOutcome, CheckpointRequest, Fork, OpenError, PublishError, PublishRequest, Published,
+    RecordOutcome, Replica, ReplicaConfig, ReplicaError, SpaceStats,
+};
+pub use store::{Damage, LogError, RecoveryReport, StoreError};
+pub use view::{
+    Applied, ComposeContext, ComposeError, Composed, ListQuery, MAX_WAITING,
+    MAX_WAITING_PER_AUTHOR, Opened, Quarantined, Reader, View, ViewError,
+};
+pub use watch::{MAX_WATCH, WatchEvent};
+pub use why::{Awaited, Verification, VerifiedFragment, Why, WhyState};
 
 #[cfg(test)]
 extern crate self as rhizome_memory;

@@ -36,6 +36,7 @@ use rhizome_identity::{
 };
 use tokio::sync::broadcast;
 
+use self::state::Inner;
 pub use self::{
     error::{OpenError, PublishError, ReplicaError},
     request::{
@@ -43,8 +44,7 @@ pub use self::{
         ReplicaConfig, SpaceStats,
     },
 };
-use self::state::Inner;
-pub use crate::store::{Damage, LogError, RecoveryReport, StoreError};
+use crate::store::RecoveryReport;
 use crate::{
     ContextState, ContextSummary, DocId, Event, FragmentId, Hit, IdSet, Lane, ListQuery,
     MemoryItem, RecallError, RecallQuery, Verification, WatchEvent, Why, view::What,

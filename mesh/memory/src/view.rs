@@ -34,7 +34,7 @@ use rhizome_identity::{AgentId, NodeId, SpaceId};
 use serde::{Deserialize, Serialize};
 
 use self::{
-    apply::Applying,
+    apply::{Applying, Renewed},
     documents::Documents,
     materialise::decode_item,
     tables::{Store, guarded},
@@ -48,14 +48,10 @@ pub use self::{
 };
 use crate::{
     ContextPatch, ContextState, ContextSummary, DocId, Draft, FragmentId, Header, Hit, Hlc, Kind,
-    MemoryItem, RecallError, RecallQuery,
-    document::DocKey,
+    MemoryItem, Reason, RecallError, RecallQuery,
+    document::{DocKey, context_doc},
     fence::fenced,
     recall::{MAX_FRESH, Search},
-};
-pub use crate::{
-    document::{context_doc, keyed_doc, single_doc},
-    fence::{MAX_AUTHOR_BYTES, MAX_CHANGE, MAX_CHANGES_PER_AUTHOR, MAX_OPS, MAX_PREDS, Reason},
 };
 
 /// A fragment whose body was decrypted.
@@ -334,8 +330,13 @@ impl View {
         };
         applying.watermark = applying.watermark.max(arrival);
         let mut waiting = 0;
-        for (key, (generation, item)) in fresh {
-            waiting = self.shared.search.add(key, generation, item);
+        for (key, renewed) in fresh {
+            let Renewed {
+                generation,
+                item,
+                is_new,
+            } = renewed;
+            waiting = self.shared.search.add(key, generation, item, is_new);
         }
         self.worker.notify(waiting);
         if waiting > MAX_FRESH {
@@ -477,9 +478,12 @@ fn open_search(dir: &Path, tables: &tables::ReadTables) -> Result<(Search, u64),
     }
     match Search::open(dir) {
         Ok(search) if search.len() + unindexed.len() as u64 >= tables.items.len()? => {
+            if search.len() + unindexed.len() as u64 != tables.items.len()? {
+                search.set_ahead();
+            }
             for (key, generation) in unindexed {
                 if let Some(row) = tables.items.get(&key.to_bytes()[..])? {
-                    search.add(key, generation, decode_item(row.value())?);
+                    search.add(key, generation, decode_item(row.value())?, false);
                 }
             }
             return Ok((search, generation));

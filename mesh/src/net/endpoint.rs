@@ -35,7 +35,9 @@ pub(crate) const JOIN_ALPN: &[u8] = b"/rhizome/join/1";
 /// A peer that is silent for this long is gone.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Three keep-alives fit into the idle timeout, so that one lost packet closes nothing.
-const KEEP_ALIVE: Duration = Duration::from_secs(3);
+const KEEP_ALIVE: Duration = Duration::from_millis(2_500);
+/// How much longer the laziest node waits.
+const KEEP_ALIVE_SPREAD: Duration = Duration::from_millis(765);
 /// The service name of our mDNS announcements, apart from iroh's own.
 const MDNS_SERVICE: &str = "rhizome1";
 
@@ -57,10 +59,11 @@ pub(crate) async fn bind(
     let connections = Connections::new(key.id());
     let lookup = MemoryLookup::with_provenance("address-book");
     let idle = IDLE_TIMEOUT.try_into().expect("ten seconds fit a VarInt");
+    let keep_alive = keep_alive(&key.id());
     let transport = QuicTransportConfig::builder()
         .max_idle_timeout(Some(idle))
-        .keep_alive_interval(KEEP_ALIVE)
-        .default_path_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_interval(keep_alive)
+        .default_path_keep_alive_interval(keep_alive)
         .default_path_max_idle_timeout(IDLE_TIMEOUT)
         .build();
     let endpoint = Endpoint::builder(presets::Minimal)
@@ -85,6 +88,15 @@ pub(crate) async fn bind(
         lookup,
         connections,
     })
+}
+
+/// Returns after how long a silence `node` sends a keep-alive.
+///
+/// Nodes differ in it: what one sends starts the other's silence anew, so that of two nodes only
+/// one keeps their connection alive.
+fn keep_alive(node: &NodeId) -> Duration {
+    let share = u32::from(node.as_bytes()[0]);
+    KEEP_ALIVE + KEEP_ALIVE_SPREAD * share / u32::from(u8::MAX)
 }
 
 /// Joins mDNS; a network that forbids it costs LAN discovery and nothing else.

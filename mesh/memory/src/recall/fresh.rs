@@ -103,6 +103,8 @@ impl Filter<'_> {
 #[derive(Default)]
 pub(super) struct Fresh {
     documents: BTreeMap<DocKey, FreshDoc>,
+    /// Those of which tantivy may have an older version.
+    renewed: BTreeSet<DocKey>,
     /// Field and token → documents that have it, and how often.
     postings: HashMap<(usize, String), BTreeMap<DocKey, u32>>,
     total_tokens: [u64; FIELDS],
@@ -115,8 +117,15 @@ impl Fresh {
         key: DocKey,
         generation: u64,
         item: MemoryItem,
+        is_new: bool,
     ) {
+        // One that came here new stays so until it goes to tantivy.
+        let was_here = self.documents.contains_key(&key);
+        let is_renewed = self.renewed.contains(&key) || !(was_here || is_new);
         self.remove(&key);
+        if is_renewed {
+            self.renewed.insert(key);
+        }
         let [title_words, title_bigrams] = analyzers.both(&item.title);
         let [body_words, body_bigrams] = analyzers.both(&body(&item));
         let mut lengths = [0; FIELDS];
@@ -155,6 +164,7 @@ impl Fresh {
         let Some(document) = self.documents.remove(key) else {
             return;
         };
+        self.renewed.remove(key);
         for term in document.terms {
             if let Some(having) = self.postings.get_mut(&term) {
                 having.remove(key);
@@ -179,16 +189,26 @@ impl Fresh {
         }
     }
 
+    /// Returns all documents, which go to tantivy now: from here on it may have them.
+    pub(super) fn take_copies(&mut self) -> Vec<(DocKey, u64, MemoryItem)> {
+        self.renewed.extend(self.documents.keys().copied());
+        let copy = |(key, document): (&DocKey, &FreshDoc)| {
+            (*key, document.generation, document.item.clone())
+        };
+        self.documents.iter().map(copy).collect()
+    }
+
+    /// Returns the documents of which tantivy may have an older version.
+    pub(super) fn renewed(&self) -> &BTreeSet<DocKey> {
+        &self.renewed
+    }
+
     pub(super) fn len(&self) -> usize {
         self.documents.len()
     }
 
     pub(super) fn get(&self, key: &DocKey) -> Option<&FreshDoc> {
         self.documents.get(key)
-    }
-
-    pub(super) fn documents(&self) -> impl Iterator<Item = (&DocKey, &FreshDoc)> {
-        self.documents.iter()
     }
 
     pub(super) fn total_tokens(&self, field: usize) -> u64 {

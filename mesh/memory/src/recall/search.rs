@@ -1,9 +1,12 @@
 //! One search over two places: tantivy, and what has not got there yet.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::Path,
-    sync::{Mutex, PoisonError, RwLock},
+    sync::{
+        Mutex, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tantivy::{
@@ -52,6 +55,8 @@ pub(crate) struct Search {
     writer: Mutex<Option<IndexWriter>>,
     fresh: RwLock<Fresh>,
     analyzers: Mutex<Analyzers>,
+    /// Whether tantivy may have what the database has lost in a crash.
+    is_ahead: AtomicBool,
 }
 
 impl std::fmt::Debug for Search {
@@ -102,18 +107,32 @@ impl Search {
             writer: Mutex::default(),
             fresh: RwLock::default(),
             analyzers: Mutex::new(Analyzers::new()),
+            is_ahead: AtomicBool::new(false),
         })
     }
 
-    /// Makes `item` searchable at once; returns how many documents wait for tantivy.
-    pub(crate) fn add(&self, key: DocKey, generation: u64, item: MemoryItem) -> usize {
+    /// Makes `item` searchable at once; returns how many documents wait for tantivy. `is_new` says
+    /// that there was no such document before.
+    pub(crate) fn add(
+        &self,
+        key: DocKey,
+        generation: u64,
+        item: MemoryItem,
+        is_new: bool,
+    ) -> usize {
+        let is_new = is_new && !self.is_ahead.load(Ordering::Relaxed);
         let mut analyzers = self
             .analyzers
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let mut fresh = self.fresh.write().unwrap_or_else(PoisonError::into_inner);
-        fresh.insert(&mut analyzers, key, generation, item);
+        fresh.insert(&mut analyzers, key, generation, item, is_new);
         fresh.len()
+    }
+
+    /// Says that tantivy may have documents that are new to the database.
+    pub(crate) fn set_ahead(&self) {
+        self.is_ahead.store(true, Ordering::Relaxed);
     }
 
     /// Returns how many documents are in tantivy.
@@ -149,13 +168,11 @@ impl Search {
 
     /// Moves the fresh documents to tantivy; returns which, with their generations.
     pub(crate) fn settle(&self) -> Result<Vec<([u8; 65], u64)>> {
-        let fresh: Vec<(DocKey, u64, MemoryItem)> = {
-            let fresh = self.fresh.read().unwrap_or_else(PoisonError::into_inner);
-            fresh
-                .documents()
-                .map(|(key, document)| (*key, document.generation, document.item.clone()))
-                .collect()
-        };
+        let fresh = self
+            .fresh
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take_copies();
         if fresh.is_empty() {
             return Ok(Vec::new());
         }
@@ -203,9 +220,11 @@ impl Search {
         }
         let mut found = self.find_fresh(&fresh, &statistics, &terms, filter);
         // A document that is fresh again hides its old version in tantivy, which may take a place.
-        let wanted = limit + fresh.len();
+        let hidden = fresh.renewed().clone();
         drop(fresh);
 
+        let mut here: BTreeSet<DocKey> = found.iter().map(|(key, _)| *key).collect();
+        let wanted = limit + hidden.len();
         let mut left = limit.max(1);
         let query = self.query(&terms, filter);
         let top = TopDocs::with_limit(wanted).order_by_score();
@@ -217,7 +236,8 @@ impl Search {
                 .get_first(self.fields.key)
                 .and_then(|value| value.as_bytes().map(DocKey::from_bytes));
             let Some(Some(key)) = key else { continue };
-            if !statistics.shadowed.contains(&key) {
+            // One that has just moved to tantivy is in both places.
+            if !hidden.contains(&key) && here.insert(key) {
                 found.push((key, score));
                 left -= 1;
                 if left == 0 {
@@ -385,7 +405,6 @@ struct Statistics<'a> {
     documents: u64,
     tokens: [u64; FIELDS],
     frequencies: HashMap<Term, u64>,
-    shadowed: std::collections::BTreeSet<DocKey>,
 }
 
 impl<'a> Statistics<'a> {
@@ -416,7 +435,6 @@ impl<'a> Statistics<'a> {
             documents: Bm25StatisticsProvider::total_num_docs(searcher)? + fresh.len() as u64,
             tokens,
             frequencies,
-            shadowed: fresh.documents().map(|(key, _)| *key).collect(),
         })
     }
 }

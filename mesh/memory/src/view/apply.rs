@@ -26,7 +26,15 @@ pub(super) const STATE_WAITING: &[u8] = &[1];
 pub(super) const STATE_REFUSED: &[u8] = &[2];
 
 /// What changed for the search index, once the transaction is committed.
-pub(super) type Fresh = BTreeMap<DocKey, (u64, MemoryItem)>;
+pub(super) type Fresh = BTreeMap<DocKey, Renewed>;
+
+/// A memory that has changed.
+pub(super) struct Renewed {
+    pub(super) generation: u64,
+    pub(super) item: MemoryItem,
+    /// Whether there was none before.
+    pub(super) is_new: bool,
+}
 
 /// What applying keeps; one batch at a time.
 #[derive(Debug, Default)]

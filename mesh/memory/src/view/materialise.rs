@@ -5,7 +5,11 @@ use std::collections::BTreeSet;
 use automerge::Automerge;
 use redb::ReadableTable;
 
-use super::{ViewError, apply::Fresh, tables::Tables};
+use super::{
+    ViewError,
+    apply::{Fresh, Renewed},
+    tables::Tables,
+};
 use crate::{
     ContextSummary, DocId, Hlc,
     document::{DocIndex, DocKey, Shape, context_summary, memory_item},
@@ -78,7 +82,14 @@ pub(super) fn materialise(
             tables
                 .unindexed
                 .insert(row, &generation.to_be_bytes()[..])?;
-            fresh.insert(*key, (generation, item));
+            // Twice in one batch, it is as new as the first time.
+            let is_new = before.is_none() || fresh.get(key).is_some_and(|first| first.is_new);
+            let renewed = Renewed {
+                generation,
+                item,
+                is_new,
+            };
+            fresh.insert(*key, renewed);
         }
     }
     Ok(())

@@ -8,8 +8,9 @@ use std::{
 
 use super::{Shared, ViewError, tables::guarded};
 
-/// How long a change may wait before the index is fed.
-const DELAY: Duration = Duration::from_secs(1);
+/// How long a change may wait before the index is fed: feeding it costs several syncs, and what waits
+/// is found all the same.
+const DELAY: Duration = Duration::from_secs(5);
 /// How long the database goes without a sync, which applying has to wait for. After a crash, what
 /// came since is replayed.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
