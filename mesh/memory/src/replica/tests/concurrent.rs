@@ -167,9 +167,9 @@ fn many_publishers_on_one_document_follow_each_other() {
         let mesh = with_a_peer();
         let (disk, dir) = (SimDisk::default(), tempfile::tempdir().unwrap());
         let replica = open_new(&mesh, 0, &disk, dir.path());
-        let (acknowledged, failed) = publish_all(&mesh, &replica, target, 20);
+        let (acknowledged, failed) = publish_all(&mesh, &replica, target, 12);
         assert!(failed.is_empty(), "{failed:?}");
-        assert_eq!(acknowledged.len(), THREADS * 20);
+        assert_eq!(acknowledged.len(), THREADS * 12);
         check(&mesh, &replica, &acknowledged);
         // Each was written upon all before it, so nothing stands side by side.
         let query = crate::ListQuery::default();
@@ -177,7 +177,7 @@ fn many_publishers_on_one_document_follow_each_other() {
             assert!(item.conflicts.is_empty(), "{item:?}");
         }
         if let Some(context) = replica.context(&mesh.space, "the task").unwrap() {
-            assert_eq!(context.explored.len(), THREADS * 20);
+            assert_eq!(context.explored.len(), THREADS * 12);
         }
         drop(replica);
         disk.power_loss(|| false);
@@ -191,7 +191,7 @@ fn publishers_on_many_documents_do_not_mind_each_other() {
     let mesh = with_a_peer();
     let (disk, dir) = (SimDisk::default(), tempfile::tempdir().unwrap());
     let replica = open_new(&mesh, 0, &disk, dir.path());
-    let (acknowledged, failed) = publish_all(&mesh, &replica, Target::Mixed, 30);
+    let (acknowledged, failed) = publish_all(&mesh, &replica, Target::Mixed, 16);
     assert!(failed.is_empty(), "{failed:?}");
     check(&mesh, &replica, &acknowledged);
     drop(replica);
@@ -222,7 +222,7 @@ fn writes_that_fail_in_the_middle_leave_nothing_that_others_build_on() {
                     thread::yield_now();
                 }
             });
-            let outcomes = publish_all(&mesh, &replica, target, 25);
+            let outcomes = publish_all(&mesh, &replica, target, 14);
             done.store(true, Ordering::Relaxed);
             outcomes
         });
