@@ -2,7 +2,8 @@
 //!
 //! Prints the time of a publish through the view (compose, fence, database, fresh index) until it
 //! can be recalled, and of a recall among many memories, before and after they are in tantivy. The
-//! limit of a recall is a bare tantivy search for the same words over the same texts.
+//! limit of a recall is a bare tantivy search for the same words over the same texts. Then what all
+//! of it takes on disk and in memory.
 
 #![allow(
     clippy::print_stdout,
@@ -11,6 +12,7 @@
 
 use std::{
     hint::black_box,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -93,6 +95,7 @@ fn main() {
     recall.clear();
     measure(&view, &mut recall);
     report("recall, all in tantivy", &mut recall);
+    sizes(dir.path(), count);
     let mut bare = bare_tantivy(count);
     report("limit: bare tantivy, ids only", &mut bare);
     println!(
@@ -109,6 +112,35 @@ fn main() {
     }
     report("flush of one memory to disk", &mut flush);
     checkpoints();
+}
+
+/// Prints what the view takes on disk, and what this process has taken in memory.
+fn sizes(dir: &Path, count: u64) {
+    let size = |name: &str| {
+        let path = dir.join(name);
+        let files = std::fs::read_dir(&path).map(|entries| entries.flatten().collect::<Vec<_>>());
+        let of_dir = files.unwrap_or_default();
+        let of_dir = of_dir.iter().filter_map(|entry| entry.metadata().ok());
+        let of_file = std::fs::metadata(&path)
+            .ok()
+            .filter(std::fs::Metadata::is_file);
+        of_dir.chain(of_file).map(|meta| meta.len()).sum::<u64>()
+    };
+    let mib = |bytes: u64| bytes as f64 / 1024.0 / 1024.0;
+    let (database, index) = (size("view.redb"), size("tantivy"));
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let most = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap_or(" unknown")
+        .trim();
+    println!(
+        "{:<34} view.redb {:.1} MiB, tantivy {:.1} MiB, {} bytes a memory; most memory {most}",
+        "on disk",
+        mib(database),
+        mib(index),
+        (database + index) / count.max(1)
+    );
 }
 
 /// What a checkpoint costs as its context grows: the document is saved and loaded each time.
