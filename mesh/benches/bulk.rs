@@ -116,8 +116,9 @@ async fn blob(size: u64) -> Cost {
         .expect("the file is there");
     let to = dir.path().join("received");
     let cost = Cost::of(async {
-        let fetched = b.mesh.fetch_file(hash, &[a.id()], &to, size, &|_, _| {});
-        assert_eq!(fetched.await.expect("it arrives"), size);
+        let from = [a.id()];
+        let fetched = b.mesh.fetch_file(hash, &from, &to, size, &|_, _| {}).await;
+        assert_eq!(fetched.expect("it arrives"), size);
     })
     .await;
     stop_all([a, b]).await;
