@@ -6,9 +6,10 @@
 use std::fmt::Debug;
 
 use crate::wire::{
-    Credit, Entry, Exec, Exit, Failure, FailureCode, FileEnd, FileKind, FileWrite, Frame,
-    FrameDecoder, Hello, Info, Kind, MakeDir, PathOnly, Payload, Ready, Remove, Reseed, Resize,
-    SetTime, Signal, Stat, WireError,
+    Attach, Attached, Connect, Credit, Entry, Exec, ExecEntry, ExecId, ExecSignal, Exit, Failure,
+    FailureCode, FileEnd, FileKind, FileRead, FileWrite, Frame, FrameDecoder, Hello, Info, Keep,
+    Kind, MakeDir, PathOnly, Payload, PtySize, Quiesce, Quiesced, Ready, Remove, Reseed, Resumed,
+    SetTime, Signal, Stat, Watch, WatchEvent, WireError,
 };
 
 /// Name, target and seeds.
@@ -69,7 +70,7 @@ pub fn messages(bytes: &[u8]) {
     all[usize::from(*which) % all.len()](payload);
 }
 
-fn readers() -> [fn(&[u8]); 18] {
+fn readers() -> [fn(&[u8]); 31] {
     [
         one::<Hello>,
         one::<Ready>,
@@ -80,7 +81,7 @@ fn readers() -> [fn(&[u8]); 18] {
         one::<Credit>,
         one::<Exec>,
         one::<Signal>,
-        one::<Resize>,
+        one::<PtySize>,
         one::<Exit>,
         one::<PathOnly>,
         one::<FileWrite>,
@@ -89,6 +90,19 @@ fn readers() -> [fn(&[u8]); 18] {
         one::<Stat>,
         one::<FileEnd>,
         entries,
+        one::<ExecId>,
+        one::<Attach>,
+        one::<Attached>,
+        one::<Keep>,
+        one::<ExecSignal>,
+        one::<ExecEntry>,
+        one::<Quiesce>,
+        one::<Quiesced>,
+        one::<Resumed>,
+        one::<Watch>,
+        one::<WatchEvent>,
+        one::<Connect>,
+        one::<FileRead>,
     ]
 }
 
@@ -181,6 +195,25 @@ fn samples() -> Vec<Vec<u8>> {
         boot_ms: 5,
         warnings: vec!["w".to_owned()],
     };
+    let program = ExecEntry {
+        id: ExecId::from_bytes([7; 8]),
+        command: "sleep 1".to_owned(),
+        user: "root".to_owned(),
+        pid: 40,
+        started_ms: 9,
+        ran_ms: 8,
+        exit: Some(Exit::Signal(9)),
+        keep: true,
+        pty: false,
+        attached: false,
+        dropped: 0,
+        position: 12,
+    };
+    let quiesced = Quiesced {
+        programs: true,
+        disks: 1,
+        notes: vec!["caches".to_owned()],
+    };
     let sample = |which: u8, payload: Vec<u8>| [&[which][..], &payload].concat();
     vec![
         sample(1, ready.to_payload()),
@@ -189,5 +222,7 @@ fn samples() -> Vec<Vec<u8>> {
         sample(10, Exit::Code(3).to_payload()),
         sample(11, path.to_payload()),
         sample(15, stat.to_payload()),
+        sample(23, program.to_payload()),
+        sample(25, quiesced.to_payload()),
     ]
 }

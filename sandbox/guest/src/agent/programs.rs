@@ -323,14 +323,20 @@ impl Program {
         if self.end().is_some() {
             return;
         }
-        let killed = self.group.as_ref().map(Group::kill);
-        if !matches!(killed, Some(Ok(()))) {
-            // Those that left its process group first: they are found by their parents.
-            for pid in descendants(self.child.pid) {
-                let _ = rustix::process::kill_process(pid, Signal::KILL);
-            }
+        if self
+            .group
+            .as_ref()
+            .is_some_and(|group| group.kill().is_ok())
+        {
+            return;
         }
+        // Found while their parents live, and killed after the group: a parent that saw its
+        // child's death first could end with a code of its own.
+        let below = descendants(self.child.pid);
         agent.reaper.signal(&self.child, Signal::KILL);
+        for pid in below {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
     }
 
     pub(super) fn resize(&self, size: PtySize) {
