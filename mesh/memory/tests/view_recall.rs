@@ -405,6 +405,25 @@ fn after_a_crash_the_replay_from_the_watermark_finds_everything_again() {
     }
 }
 
+#[test]
+fn a_view_that_was_dropped_writes_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ada = Writer::new(1);
+    for round in 0..3 {
+        let mut node = Node::open(dir.path());
+        // Enough segments that tantivy begins to merge them.
+        for n in 0..9 {
+            let title = format!("round {round} memory {n}");
+            node.publish(&mut ada, space(1), 100 * round + n + 1, &draft(&title));
+            node.view.flush().unwrap();
+        }
+        drop(node);
+        std::fs::remove_dir_all(dir.path().join("tantivy")).unwrap();
+    }
+    let node = Node::open(dir.path());
+    assert_eq!(node.view.recall(&query("memory 5")).unwrap().len(), 10);
+}
+
 fn copy(from: &std::path::Path, to: &std::path::Path) {
     for entry in std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
         let target = to.join(entry.file_name());

@@ -13,6 +13,7 @@ use tantivy::{
     Index, IndexReader, IndexWriter, ReloadPolicy, Searcher, TantivyDocument, TantivyError, Term,
     collector::TopDocs,
     fieldnorm::FieldNormReader,
+    indexer::LogMergePolicy,
     query::{
         Bm25StatisticsProvider, Bm25Weight, BooleanQuery, BoostQuery, ConstScoreQuery, Occur,
         Query, TermQuery,
@@ -33,6 +34,9 @@ use crate::{Kind, MemoryItem, document::DocKey};
 const MAX_TERMS: usize = 64;
 /// What the index writer may hold in memory; the least tantivy takes.
 const WRITER_BYTES: usize = 15_000_000;
+/// Segments with more documents are merged no further: a merge cannot be interrupted, and closing
+/// waits for it.
+const MAX_MERGED: usize = 100_000;
 /// More documents than this are not kept in memory while they wait for tantivy.
 pub(crate) const MAX_FRESH: usize = 2048;
 
@@ -148,7 +152,13 @@ impl Search {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let writer = match &mut *writer {
             Some(writer) => writer,
-            empty => empty.insert(self.index.writer_with_num_threads(1, WRITER_BYTES)?),
+            empty => {
+                let writer = self.index.writer_with_num_threads(1, WRITER_BYTES)?;
+                let mut merging = LogMergePolicy::default();
+                merging.set_max_docs_before_merge(MAX_MERGED);
+                writer.set_merge_policy(Box::new(merging));
+                empty.insert(writer)
+            }
         };
         for (key, item) in items {
             writer.delete_term(Term::from_field_bytes(self.fields.key, &key.to_bytes()));
@@ -164,6 +174,22 @@ impl Search {
             writer.commit()?;
         }
         self.reader.reload()
+    }
+
+    /// Waits until tantivy's threads have written what they are at, and lets them go: nothing is
+    /// written in the directory afterwards, until something is settled again.
+    ///
+    /// A writer that is dropped leaves a merge to its thread, and whoever opens the directory next
+    /// would meet it there.
+    pub(crate) fn rest(&self) {
+        let writer = self
+            .writer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(Err(error)) = writer.map(IndexWriter::wait_merging_threads) {
+            tracing::warn!(%error, "the search index could not finish a merge");
+        }
     }
 
     /// Moves the fresh documents to tantivy; returns which, with their generations.

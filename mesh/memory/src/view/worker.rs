@@ -119,6 +119,7 @@ fn run(shared: &Shared, work: &(Mutex<Work>, Condvar)) {
             tracing::warn!(%error, "the view could not be written; it will be derived again");
         }
         if stop {
+            shared.search.rest();
             return;
         }
     }
