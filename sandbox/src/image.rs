@@ -20,6 +20,7 @@ mod pack;
 mod recipe;
 mod remove;
 mod rootfs;
+mod start;
 
 use std::{
     collections::BTreeMap,

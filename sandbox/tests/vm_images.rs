@@ -46,7 +46,7 @@ fn docker_save(busybox: &[u8], to: &Path) {
     layer
         .append_data(&mut file(busybox), "bin/busybox", busybox)
         .unwrap();
-    for name in ["sh", "tar", "cat", "ls", "id"] {
+    for name in ["sh", "tar", "cat", "ls", "sleep"] {
         let mut link = header(tar::EntryType::Symlink, 0);
         layer
             .append_link(&mut link, format!("bin/{name}"), "busybox")
@@ -146,7 +146,7 @@ async fn images_are_committed_imported_and_built() {
     let context = home.path().join("context");
     std::fs::create_dir_all(context.join("tree")).unwrap();
     std::fs::write(context.join("tree/file"), "copied\n").unwrap();
-    let recipe = "FROM vm-images-imported:1\nENV WHO=recipe\nCOPY tree /srv/tree\nRUN echo $WHO $GREETING > /made\n";
+    let recipe = "FROM vm-images-imported:1\nENV WHO=recipe\nCOPY tree /srv/tree\nRUN echo $WHO $GREETING > /made\nSTART sleep 1; echo up > /run/service; sleep 1000\nREADY cat /run/service\n";
     let parsed = Recipe::parse(recipe).unwrap();
     let (heard, told) = listening();
     let built = sandboxes
@@ -171,10 +171,12 @@ async fn images_are_committed_imported_and_built() {
         .await
         .unwrap_err();
     assert!(
-        matches!(&error, ImageError::Step { line: 5, tail, .. } if tail.contains("out of luck")),
+        matches!(&error, ImageError::Step { line: 7, tail, .. } if tail.contains("out of luck")),
         "{error:?}"
     );
     let last = create(&sandboxes, "vm-images-built").await;
+    sandboxes.start_image(&last.id, &progress).await.unwrap();
+    assert_eq!(run(&sandboxes, &last, "cat /run/service").await, "up");
     let seen = run(&sandboxes, &last, "cat /made /srv/tree/file /etc/origin").await;
     assert_eq!(seen, "recipe hello\ncopied\nimported");
     let details = sandboxes.images().show("vm-images-built").unwrap();

@@ -79,6 +79,12 @@ pub enum ImageError {
         /// The last of what it said.
         tail: String,
     },
+    /// What the image starts does not become ready.
+    #[error("the sandbox runs, but what its image starts is not ready: {what}")]
+    NotReady {
+        /// What failed, with its last words.
+        what: String,
+    },
     /// Something cannot be copied into an image.
     #[error("`{}` {what}", path.display())]
     Copy {
@@ -146,6 +152,7 @@ impl ImageError {
             Self::InUse { .. } => Some("end what uses it first".to_owned()),
             Self::Sandbox(source) => source.hint(),
             Self::Step { .. } => Some("the steps before it are kept; a sandbox has no network unless its policy allows one".to_owned()),
+            Self::NotReady { .. } => Some("look into the sandbox with `rhizome sandbox exec`, or end it".to_owned()),
             Self::Guest { .. } => Some("the image needs `sh` and `tar` for its files to be taken".to_owned()),
             Self::Io { .. } | Self::BadPackage { .. } | Self::Copy { .. } => None,
         }
