@@ -42,6 +42,13 @@ impl SpaceKey {
         key
     }
 
+    /// Derives a secret for another purpose; what is derived for one says nothing of the others.
+    ///
+    /// `context` is a constant of the purpose, as of BLAKE3's key derivation.
+    pub fn derive(&self, context: &'static str) -> [u8; 32] {
+        blake3::derive_key(context, &self.0)
+    }
+
     /// Returns a hash that says which key it is without giving it away.
     pub fn commitment(&self) -> crate::id::Hash {
         crate::id::Hash::keyed("rhizome 2026-11-30 space key commitment", &self.0)

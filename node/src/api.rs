@@ -9,6 +9,7 @@ mod exec_pump;
 pub mod exec_routes;
 pub(crate) mod extract;
 mod image_routes;
+mod lifecycle_routes;
 pub(crate) mod listen;
 pub(crate) mod routes;
 mod sandbox_routes;

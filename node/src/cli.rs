@@ -12,7 +12,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use self::{
     client::Client,
     commands::{
-        agent, audit, context, daemon, image, invite, memory, mesh, node, runtime, sandbox, space,
+        agent, audit, context, daemon, image, invite, memory, mesh, node, runtime, sandbox,
+        snapshot, space,
     },
     failure::Failure,
     ui::Ui,
@@ -57,8 +58,14 @@ enum Command {
     Init(mesh::Init),
     /// Run the daemon
     Up(daemon::Up),
-    /// Stop the daemon
-    Down,
+    /// Stop the daemon; sandboxes run on unless something else is said
+    #[command(after_help = "Examples:
+  rhizome down                          sandboxes run on; the next `rhizome up` takes them over
+  rhizome down --sandboxes hibernate    they sleep, at no cost
+  rhizome down --sandboxes kill         nothing runs on, also if the daemon is gone already
+
+Without a daemon nobody heeds leases: before removing a node for good, use `--sandboxes kill`.")]
+    Down(daemon::Down),
     /// Show what the node is doing
     Status,
     /// Check what the node needs from this machine
@@ -86,6 +93,9 @@ enum Command {
     Context(context::Verb),
     /// Create sandboxes and work in them
     Sandbox(sandbox::Sandboxing),
+    /// List, show, restore and remove snapshots of sandboxes
+    #[command(subcommand)]
+    Snapshot(snapshot::Verb),
     /// Show what sandboxes are made of, and in what two of them differ
     #[command(subcommand)]
     Runtime(runtime::Verb),
@@ -168,9 +178,10 @@ async fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Init(args) => mesh::init(context, args).await,
         Command::Up(args) => daemon::up(context, args).await,
-        Command::Down => daemon::down(context).await,
+        Command::Down(args) => daemon::down(context, args).await,
         Command::Status => daemon::status(context).await,
         Command::Doctor(args) => daemon::doctor(context, args).await,
+        Command::Snapshot(verb) => snapshot::run(context, verb).await,
         Command::Invite(verb) => invite::run(context, verb).await,
         Command::Join(args) => mesh::join(context, args).await,
         Command::Peers => mesh::peers(context).await,

@@ -3,7 +3,7 @@
 //! Start: lock the data directory, load the keys, open the replica, start the network, open the
 //! sandboxes, listen. A machine that can run no sandboxes still remembers: that half then answers
 //! with the reason. Stop, on SIGTERM, SIGINT or `POST /v1/down`: no new connections, finish what is
-//! being answered, end the sandboxes, say goodbye to the peers, close the replica.
+//! being answered, leave the sandboxes to the next daemon (or end them, as asked), say goodbye to the peers, close the replica.
 
 pub(crate) mod caller;
 mod context;
@@ -13,6 +13,7 @@ mod exec;
 pub(crate) mod fail;
 mod image;
 mod invite;
+pub(crate) mod lifecycle;
 pub(crate) mod memory;
 mod mesh;
 pub(crate) mod names;
@@ -139,6 +140,7 @@ impl Daemon {
             node.tasks
                 .spawn(remote::serve::serve_peers(Arc::clone(&node), streams));
         }
+        node.tasks.spawn(lifecycle::end_leases(Arc::clone(&node)));
         if let Some(doors) = doors {
             node.tasks
                 .spawn(door::serve_doors(Arc::clone(&node), doors));
@@ -162,9 +164,10 @@ impl Daemon {
         let node = &self.node;
         node.stop.cancel();
         node.tasks.close();
-        // Sandboxes first: their end is what running commands wait for.
+        // Sandboxes first: the end of their sessions is what running commands wait for. They run
+        // on themselves unless something else was asked for.
         if let Ok(sandboxes) = node.sandboxes() {
-            sandboxes.shutdown().await;
+            sandboxes.shutdown(node.on_down().on_shutdown()).await;
         }
         if tokio::time::timeout(SHUTDOWN_GRACE, node.tasks.wait())
             .await
@@ -230,6 +233,7 @@ async fn open_sandboxes(config: &Config) -> (Result<Sandboxes, ApiError>, Option
 
 pub(crate) fn sandbox_config(config: &Config) -> SandboxConfig {
     let mut sandbox = SandboxConfig::new(config.data_dir.join("sandboxes"));
+    sandbox.chunks_dir = config.data_dir.join("chunks");
     sandbox.images_dir.clone_from(&config.images_dir);
     sandbox.kernel.clone_from(&config.kernel);
     sandbox.qemu.clone_from(&config.qemu);

@@ -10,6 +10,7 @@ pub(crate) mod ask;
 pub(crate) mod everywhere;
 pub(crate) mod facts;
 pub(crate) mod grants;
+pub(crate) mod keys;
 pub(crate) mod on;
 pub(crate) mod placement;
 pub(crate) mod proxy;

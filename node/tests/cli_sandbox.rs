@@ -64,7 +64,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.run(&["down"]);
+        self.run(&["down", "--sandboxes", "kill"]);
     }
 }
 

@@ -8,6 +8,8 @@ mod crash;
 mod disk;
 #[path = "daemon/invites.rs"]
 mod invites;
+#[path = "daemon/lifecycle.rs"]
+mod lifecycle;
 #[path = "daemon/mesh.rs"]
 mod mesh;
 #[path = "daemon/remote.rs"]

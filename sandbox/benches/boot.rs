@@ -16,7 +16,7 @@ use std::{
 };
 
 use rhizome_sandbox::{
-    Accel, SandboxConfig, SandboxSpec, Sandboxes,
+    Accel, OnShutdown, SandboxConfig, SandboxSpec, Sandboxes,
     channel::{ExecRequest, ExitStatus},
     driver::{VmmDriver, qemu::Qemu},
     kernel, silent,
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         plain.push(plain_boot(&qemu, &kernel.image, &initramfs)?);
         ours.push(runtime.block_on(first_command(&sandboxes))?);
     }
-    runtime.block_on(sandboxes.shutdown());
+    runtime.block_on(sandboxes.shutdown(OnShutdown::Kill));
     let (ours_median, plain_median) = (median(&mut ours), median(&mut plain));
     writeln!(
         out,

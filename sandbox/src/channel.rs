@@ -409,6 +409,11 @@ impl GuestChannel {
         self.owner.shared.closed().await
     }
 
+    /// Whether both are the same session.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.owner, &other.owner)
+    }
+
     /// Whether the channel has ended.
     #[must_use]
     pub fn is_closed(&self) -> bool {

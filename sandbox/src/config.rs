@@ -85,6 +85,8 @@ pub struct SandboxConfig {
     pub dir: PathBuf,
     /// Directory of kernels, images and probe results; daemons of one machine may share it.
     pub images_dir: PathBuf,
+    /// Directory of the chunk store that snapshots go to.
+    pub chunks_dir: PathBuf,
     /// A kernel to boot instead of the distribution's.
     pub kernel: Option<PathBuf>,
     /// The modules of `kernel` (a directory as under `/lib/modules/<release>`); without it the
@@ -104,6 +106,7 @@ impl SandboxConfig {
         let dir = dir.into();
         Self {
             images_dir: dir.join("images"),
+            chunks_dir: dir.join("chunks"),
             dir,
             kernel: None,
             kernel_modules: None,

@@ -5,9 +5,12 @@ use std::{io, path::PathBuf};
 use crate::{
     SandboxId,
     channel::{ChannelError, ExecError, FileError},
+    chunks::ChunkError,
     driver::DriverError,
     image::ImageError,
     kernel::KernelError,
+    life::{Action, LeaseError, Refused},
+    snapshot::SnapshotError,
 };
 
 /// Why a sandbox could not do what was asked.
@@ -72,6 +75,53 @@ pub enum SandboxError {
         /// Its state, for people.
         state: String,
     },
+    /// The sandbox is in no state for that.
+    #[error("cannot {action} sandbox {id}: {why}")]
+    Refused {
+        /// Which one.
+        id: SandboxId,
+        /// What was asked for.
+        action: Action,
+        /// Why not.
+        why: Refused,
+    },
+    /// What the sandbox held in memory is gone, and it is not replaced by an empty one.
+    #[error("the state of sandbox {id} was lost: {what}")]
+    StateLost {
+        /// Which one.
+        id: SandboxId,
+        /// What was lost, and how.
+        what: String,
+    },
+    /// There is no snapshot to go back to.
+    #[error("sandbox {id} has no snapshot")]
+    NoSnapshot {
+        /// Which one.
+        id: SandboxId,
+    },
+    /// The snapshot is not among those of this node.
+    #[error("no snapshot is called `{wanted}`")]
+    UnknownSnapshot {
+        /// What was asked for.
+        wanted: String,
+    },
+    /// A snapshot could not be taken or used.
+    #[error("the snapshot failed")]
+    Snapshot(#[from] SnapshotError),
+    /// The chunk store failed.
+    #[error("the chunk store failed")]
+    Chunks(#[from] ChunkError),
+    /// The guest could not be made fit for a snapshot; it runs on.
+    #[error("the guest of sandbox {id} could not be held for a snapshot: {what}")]
+    Quiesce {
+        /// Which one.
+        id: SandboxId,
+        /// Why.
+        what: String,
+    },
+    /// The lease cannot be had.
+    #[error("the lease cannot be had")]
+    Lease(#[from] LeaseError),
     /// The image cannot be used or made.
     #[error("cannot make the image ready")]
     Image(#[from] ImageError),
@@ -149,6 +199,22 @@ impl SandboxError {
             }
             Self::LimitReached { .. } => {
                 Some("end a sandbox with `rhizome sandbox kill`, or raise the limit".to_owned())
+            }
+            Self::Refused { why, .. } => Some(why.hint().to_owned()),
+            Self::StateLost { .. } => Some(
+                "`rhizome sandbox resume` goes back to its last snapshot, if it has one; `rhizome sandbox kill` forgets it"
+                    .to_owned(),
+            ),
+            Self::NoSnapshot { .. } => {
+                Some("what it held is gone; create a new sandbox".to_owned())
+            }
+            Self::UnknownSnapshot { .. } => {
+                Some("`rhizome snapshot list` shows every snapshot of this node".to_owned())
+            }
+            Self::Snapshot(error) => error.hint(),
+            Self::Chunks(error) => error.hint(),
+            Self::Quiesce { .. } => {
+                Some("look at the hook's output, or allow more time with `--deadline`".to_owned())
             }
             Self::NotRunning { .. } => Some(
                 "create a new sandbox; `rhizome sandbox logs` shows what its console said"

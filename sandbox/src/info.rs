@@ -1,10 +1,14 @@
 //! What callers ask for and what they are told about a sandbox.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Accel, Fingerprint, SandboxId};
+use crate::{
+    Accel, Fingerprint, SandboxId,
+    chunks::PackId,
+    life::{Lease, State},
+};
 
 /// What a new sandbox should be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +26,8 @@ pub struct SandboxSpec {
     pub env: BTreeMap<String, String>,
     /// Labels of the caller; the sandbox does not look at them.
     pub labels: BTreeMap<String, String>,
+    /// Until when it lives without anyone asking for more; for ever if absent.
+    pub lease: Option<Lease>,
 }
 
 impl Default for SandboxSpec {
@@ -33,46 +39,60 @@ impl Default for SandboxSpec {
             vcpus: 0,
             env: BTreeMap::new(),
             labels: BTreeMap::new(),
+            lease: None,
         }
     }
 }
 
-/// Where a sandbox is in its life.
+/// A snapshot in the chunk store: what it takes to go on from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", tag = "is")]
-pub enum SandboxState {
-    /// Its image and directory are being made ready.
-    Creating,
-    /// Its microVM runs and has not answered yet.
-    Booting,
-    /// It answers.
-    Ready,
-    /// It ended without being asked to.
-    Failed {
-        /// Why, for people.
-        reason: String,
-    },
-    /// It was ended on request.
-    Killed,
+pub struct SnapshotRef {
+    /// The manifest: an object of the chunk store.
+    pub manifest: PackId,
+    /// The packs that hold its chunks, without the manifest.
+    pub packs: Vec<PackId>,
+    /// When the guest was stopped for it, in Unix milliseconds.
+    pub taken_ms: u64,
+    /// Bytes of memory, devices and disks that were read: what is no hole.
+    pub bytes_read: u64,
+    /// Bytes of it that nothing in the store had before.
+    pub bytes_new: u64,
+    /// Bytes that these take in the store.
+    pub bytes_stored: u64,
+    /// How long the guest stood still for it, in milliseconds; for one that was put to sleep, until
+    /// it was durable.
+    pub pause_ms: u64,
 }
 
-impl SandboxState {
-    /// Tells whether the sandbox is over.
-    pub fn has_ended(&self) -> bool {
-        matches!(self, Self::Failed { .. } | Self::Killed)
+impl SnapshotRef {
+    /// Returns everything in the store that it consists of.
+    pub fn objects(&self) -> Vec<PackId> {
+        let mut objects = vec![self.manifest];
+        objects.extend(&self.packs);
+        objects
     }
 }
 
-impl fmt::Display for SandboxState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Creating => f.write_str("creating"),
-            Self::Booting => f.write_str("booting"),
-            Self::Ready => f.write_str("ready"),
-            Self::Failed { reason } => write!(f, "failed: {reason}"),
-            Self::Killed => f.write_str("killed"),
-        }
-    }
+/// A snapshot that this node keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotInfo {
+    /// The snapshot.
+    #[serde(flatten)]
+    pub snapshot: SnapshotRef,
+    /// The sandbox it was taken of.
+    pub sandbox: SandboxId,
+    /// The name that the sandbox had.
+    pub name: Option<String>,
+    /// The image's name.
+    pub image: String,
+    /// The image's id.
+    pub image_id: String,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// Labels of the sandbox.
+    pub labels: BTreeMap<String, String>,
+    /// Whether it is what the sandbox slept in last: it goes when the sandbox goes.
+    pub asleep: bool,
 }
 
 /// What is known about one sandbox.
@@ -87,7 +107,7 @@ pub struct SandboxInfo {
     /// The image's id: BLAKE3 over its parts, as hex.
     pub image_id: String,
     /// Where it is in its life.
-    pub state: SandboxState,
+    pub state: State,
     /// The driver that runs it.
     pub driver: String,
     /// How its instructions run: never `auto`.
@@ -104,4 +124,13 @@ pub struct SandboxInfo {
     pub labels: BTreeMap<String, String>,
     /// What runs there, in the terms that memories carry.
     pub fingerprint: Fingerprint,
+    /// Until when it lives without anyone asking for more.
+    #[serde(default)]
+    pub lease: Option<Lease>,
+    /// What it slept in last.
+    #[serde(default)]
+    pub snapshot: Option<SnapshotRef>,
+    /// The sandbox it is a copy of.
+    #[serde(default)]
+    pub parent: Option<SandboxId>,
 }

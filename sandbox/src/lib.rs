@@ -43,6 +43,10 @@ pub use contract::{Breach, Contract, MAX_REQUIREMENTS, Requirement, RequirementE
 pub use error::SandboxError;
 pub use fingerprint::{Difference, Fingerprint, Mount, ReportError};
 pub use id::{ParseSandboxIdError, SandboxId};
-pub use info::{SandboxInfo, SandboxSpec, SandboxState};
-pub use manager::{DirEntry, DoorConnection, FileDownload, FileKind, FileStat, Sandboxes};
+pub use info::{SandboxInfo, SandboxSpec, SnapshotInfo, SnapshotRef};
+pub use life::State as SandboxState;
+pub use manager::{
+    DirEntry, DoorConnection, FileDownload, FileKind, FileStat, ForkOptions, Health, Mended,
+    OnShutdown, ResumeOptions, Sandboxes, SnapshotOptions, end_monitors,
+};
 pub use progress::{Progress, ProgressEvent, silent};

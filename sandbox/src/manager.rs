@@ -2,40 +2,59 @@
 //!
 //! A sandbox is an [`Entry`](entry::Entry): its state in memory, and beside it on disk a
 //! directory with `state.json`, the console log and, while it runs, the directory that its
-//! monitor works in. One task owns each running monitor ([`watch`]); whoever wants the sandbox to
-//! end cancels its token, and the task does the rest.
+//! monitor works in. Whatever is done to it is an action of [`crate::life`]: [`act`] does them one
+//! at a time, step by step, each written down before it is begun. [`open`] takes over what another
+//! daemon left; two tasks per running guest notice when it goes by itself ([`watch`]).
 
+mod act;
+mod boot;
+mod capture;
+mod catalogue;
 mod create;
 mod entry;
 mod files;
-mod leftovers;
+mod fork;
+mod leases;
+mod open;
+mod restore;
+mod session;
+mod verbs;
 mod watch;
 
 use std::{
     collections::BTreeMap,
     fs::{File, OpenOptions},
+    io,
     os::unix::fs::OpenOptionsExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use rustix::fs::{FlockOperation, flock};
-use tokio::sync::{OnceCell, mpsc};
+use tokio::sync::{Notify, OnceCell, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::warn;
 
+pub use capture::SnapshotOptions;
 pub use files::{DirEntry, FileDownload, FileKind, FileStat};
+pub use fork::ForkOptions;
+pub use open::{Mended, end_monitors};
+pub use restore::ResumeOptions;
+pub use verbs::Health;
 
 use crate::{
     Progress, SandboxConfig, SandboxError, SandboxId, SandboxInfo, SandboxSpec,
     channel::{DoorStream, ExecHandle, ExecRequest, GuestChannel},
+    chunks::ChunkStore,
     driver::{VmmDriver, qemu::Qemu, read_console},
     image::ImageStore,
+    life::Leases,
     probe::{self, AccelDecision},
     silent,
     staging::make_private_dir,
 };
+use catalogue::Catalogue;
 use entry::Entry;
 
 /// Connections of all guests that wait for the node to take them; a full queue makes guests wait.
@@ -56,10 +75,21 @@ pub struct DoorConnection {
 
 /// Every sandbox of one node; cheap to clone.
 ///
-/// [`Self::shutdown`] ends them all; so does the end of the process, however it comes.
+/// Sandboxes outlive it: [`Self::shutdown`] says what becomes of them, and a process that is
+/// killed leaves them to the next one.
 #[derive(Debug, Clone)]
 pub struct Sandboxes {
     inner: Arc<Inner>,
+}
+
+/// What becomes of the sandboxes when their daemon stops.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnShutdown {
+    /// They run on, and the next daemon takes them over.
+    #[default]
+    Keep,
+    /// They are ended.
+    Kill,
 }
 
 #[derive(Debug)]
@@ -68,21 +98,29 @@ struct Inner {
     /// One directory per sandbox.
     dir: PathBuf,
     images: ImageStore,
+    chunks: ChunkStore,
+    catalogue: Catalogue,
     driver: Arc<dyn VmmDriver>,
     accel: OnceCell<AccelDecision>,
     entries: Mutex<BTreeMap<SandboxId, Arc<Entry>>>,
+    leases: Mutex<Leases>,
+    leases_changed: Notify,
     doors: mpsc::Sender<DoorConnection>,
+    /// No action begins any more.
     stop: CancellationToken,
+    /// Actions that are under way are left to the next daemon.
+    abandon: CancellationToken,
     tasks: TaskTracker,
     /// Held for as long as this lives: one daemon per directory.
     _lock: File,
 }
 
 impl Sandboxes {
-    /// Opens the sandbox directory; leftovers of a daemon that died are ended and listed as failed.
+    /// Opens the sandbox directory and takes over what another daemon left there: guests that run
+    /// are ready again, actions that were under way go on or back, what is gone is lost.
     ///
     /// # Errors
-    /// [`SandboxError::Directory`] and [`SandboxError::InUse`].
+    /// [`SandboxError::Directory`], [`SandboxError::InUse`], [`SandboxError::Chunks`].
     pub async fn open(
         config: SandboxConfig,
     ) -> Result<(Self, mpsc::Receiver<DoorConnection>), SandboxError> {
@@ -93,7 +131,7 @@ impl Sandboxes {
     /// As [`Self::open`], with another driver than QEMU.
     ///
     /// # Errors
-    /// [`SandboxError::Directory`] and [`SandboxError::InUse`].
+    /// [`SandboxError::Directory`], [`SandboxError::InUse`], [`SandboxError::Chunks`].
     pub async fn open_with(
         config: SandboxConfig,
         driver: Arc<dyn VmmDriver>,
@@ -101,20 +139,31 @@ impl Sandboxes {
         let dir = config.dir.clone();
         let lock = lock(&dir)?;
         let images = ImageStore::open(&config)?;
-        let found = leftovers::read(&dir).map_err(|source| SandboxError::Directory {
-            path: dir.clone(),
-            source,
-        })?;
+        let chunks_dir = config.chunks_dir.clone();
+        let chunks = tokio::task::spawn_blocking(move || ChunkStore::open(&chunks_dir));
+        let chunks = chunks.await.map_err(|_| SandboxError::Stopping)??;
+        let catalogue = Catalogue::open(dir.join("snapshots")).map_err(directory(&dir))?;
+        let found = open::read(&dir).map_err(directory(&dir))?;
+        let mut leases = Leases::default();
+        for entry in &found {
+            if let Some(lease) = entry.info().lease {
+                leases.set(entry.id, lease);
+            }
+        }
         let (doors, opened) = mpsc::channel(DOOR_QUEUE);
-        let entries = found.into_iter().map(|entry| (entry.id, Arc::new(entry)));
         let inner = Inner {
             dir,
             images,
+            chunks,
+            catalogue,
             driver,
             accel: OnceCell::new(),
-            entries: Mutex::new(entries.collect()),
+            entries: Mutex::new(found.into_iter().map(|entry| (entry.id, entry)).collect()),
+            leases: Mutex::new(leases),
+            leases_changed: Notify::new(),
             doors,
             stop: CancellationToken::new(),
+            abandon: CancellationToken::new(),
             tasks: TaskTracker::new(),
             config,
             _lock: lock,
@@ -122,6 +171,7 @@ impl Sandboxes {
         let sandboxes = Self {
             inner: Arc::new(inner),
         };
+        open::take_over(&sandboxes.inner).await;
         sandboxes.inner.prune();
         Ok((sandboxes, opened))
     }
@@ -140,19 +190,25 @@ impl Sandboxes {
         progress: Progress,
     ) -> Result<SandboxInfo, SandboxError> {
         let inner = Arc::clone(&self.inner);
-        if inner.stop.is_cancelled() {
+        self.spawned(async move { create::create(&inner, spec, &progress).await })
+            .await
+    }
+
+    /// Does work that goes on when whoever asked for it does not.
+    async fn spawned<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, SandboxError>> + Send + 'static,
+    ) -> Result<T, SandboxError> {
+        if self.inner.stop.is_cancelled() {
             return Err(SandboxError::Stopping);
         }
-        let work = self
-            .inner
-            .tasks
-            .spawn(async move { create::create(&inner, spec, &progress).await });
+        let work = self.inner.tasks.spawn(work);
         work.await.unwrap_or(Err(SandboxError::Stopping))
     }
 
     /// Returns every sandbox, the newest first.
     pub fn list(&self) -> Vec<SandboxInfo> {
-        let mut infos: Vec<_> = self.inner.entries().values().map(|e| e.info()).collect();
+        let mut infos: Vec<_> = self.inner.entries().values().map(|e| e.shown()).collect();
         infos.sort_by_key(|info| std::cmp::Reverse((info.created_ms, info.id)));
         infos
     }
@@ -179,12 +235,9 @@ impl Sandboxes {
         mut request: ExecRequest,
     ) -> Result<ExecHandle, SandboxError> {
         let entry = self.inner.entry(id)?;
-        let channel = entry.channel()?;
-        for (name, value) in &entry.env {
-            request
-                .env
-                .entry(name.clone())
-                .or_insert_with(|| value.clone());
+        let channel = entry.channel().await?;
+        for (name, value) in entry.record().env {
+            request.env.entry(name).or_insert(value);
         }
         let started = channel.exec(request).await;
         started.map_err(|source| SandboxError::Exec { id: *id, source })
@@ -199,28 +252,51 @@ impl Sandboxes {
         read_console(&path).map_err(|source| SandboxError::Directory { path, source })
     }
 
-    /// Ends a sandbox; one that has ended already is fine.
-    ///
-    /// # Errors
-    /// [`SandboxError::Unknown`].
-    pub async fn kill(&self, id: &SandboxId) -> Result<(), SandboxError> {
-        let entry = self.inner.entry(id)?;
-        entry.kill.cancel();
-        entry.wait_ended().await;
-        Ok(())
-    }
-
-    /// Ends every sandbox and waits for their monitors to be gone.
-    pub async fn shutdown(&self) {
-        self.inner.stop.cancel();
-        self.inner.tasks.close();
-        let gone = tokio::time::timeout(SHUTDOWN_GRACE, self.inner.tasks.wait()).await;
+    /// Stops; what becomes of the sandboxes is `what`. Actions that are under way have a few
+    /// seconds to end; the next daemon takes it from there.
+    pub async fn shutdown(&self, what: OnShutdown) {
+        let inner = &self.inner;
+        if what == OnShutdown::Kill {
+            let ids: Vec<_> = inner.entries().keys().copied().collect();
+            let ended = futures::future::join_all(ids.iter().map(|id| self.end(id)));
+            if tokio::time::timeout(SHUTDOWN_GRACE, ended).await.is_err() {
+                warn!("sandboxes outlived the shutdown grace period");
+            }
+        }
+        inner.stop.cancel();
+        inner.tasks.close();
+        let gone = tokio::time::timeout(SHUTDOWN_GRACE, inner.tasks.wait()).await;
         if gone.is_err() {
             warn!(
-                left = self.inner.tasks.len(),
-                "sandbox tasks outlived the shutdown grace period"
+                left = inner.tasks.len(),
+                "actions outlived the shutdown grace period; the next start takes them up"
             );
         }
+        inner.abandon.cancel();
+        let entries: Vec<_> = inner.entries().values().cloned().collect();
+        for entry in entries {
+            // The session first: a program that is not kept then waits for the next one, while
+            // the end of its handle would end it.
+            let _ = session::close(&entry);
+            if let Some(vm) = entry.set_vm(None) {
+                vm.release();
+            }
+        }
+    }
+
+    /// Ends what runs of a sandbox, as the node goes down with all of them.
+    async fn end(&self, id: &SandboxId) {
+        let running = self.inner.entry(id).map(|entry| entry.info().state);
+        if running.is_ok_and(|state| state.is_running())
+            && let Err(error) = self.kill(id).await
+        {
+            warn!(sandbox = %id, error = %act::told(&error), "cannot end a sandbox");
+        }
+    }
+
+    /// Returns the chunk store that snapshots go to.
+    pub fn chunks(&self) -> &ChunkStore {
+        &self.inner.chunks
     }
 
     /// Returns the image store.
@@ -236,12 +312,12 @@ impl Sandboxes {
         self.inner.accel(&silent()).await
     }
 
-    /// Returns the channel to the guest of a sandbox that answers.
+    /// Returns the session with a sandbox's guest, once an action that is under way is over.
     ///
     /// # Errors
-    /// [`SandboxError::Unknown`] or [`SandboxError::NotRunning`].
-    pub fn channel(&self, id: &SandboxId) -> Result<GuestChannel, SandboxError> {
-        self.inner.entry(id)?.channel()
+    /// [`SandboxError::Refused`], [`SandboxError::StateLost`], [`SandboxError::NotRunning`].
+    pub async fn channel(&self, id: &SandboxId) -> Result<GuestChannel, SandboxError> {
+        self.inner.entry(id)?.channel().await
     }
 }
 
@@ -268,7 +344,8 @@ impl Inner {
         let mut ended: Vec<_> = entries
             .values()
             .map(|entry| entry.info())
-            .filter(|info| info.state.has_ended())
+            // One that was lost can go back to its snapshot.
+            .filter(|info| info.state.has_ended() && info.snapshot.is_none())
             .map(|info| (info.created_ms, info.id))
             .collect();
         ended.sort_unstable();
@@ -312,10 +389,7 @@ fn find(infos: Vec<SandboxInfo>, wanted: &str) -> Result<SandboxInfo, SandboxErr
 
 /// Takes the directory for this daemon alone.
 fn lock(dir: &std::path::Path) -> Result<File, SandboxError> {
-    let directory = |source| SandboxError::Directory {
-        path: dir.to_owned(),
-        source,
-    };
+    let directory = |source| directory(dir)(source);
     make_private_dir(dir).map_err(directory)?;
     let file = OpenOptions::new()
         .create(true)
@@ -330,6 +404,13 @@ fn lock(dir: &std::path::Path) -> Result<File, SandboxError> {
             path: dir.to_owned(),
         }),
         Err(error) => Err(directory(error.into())),
+    }
+}
+
+fn directory(path: &Path) -> impl FnOnce(io::Error) -> SandboxError + '_ {
+    move |source| SandboxError::Directory {
+        path: path.to_owned(),
+        source,
     }
 }
 

@@ -10,7 +10,7 @@ mod support;
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use rhizome_sandbox::{
-    SandboxError, SandboxInfo, SandboxSpec, SandboxState, Sandboxes,
+    OnShutdown, SandboxError, SandboxInfo, SandboxSpec, SandboxState, Sandboxes,
     channel::{ExecError, ExecEvent, ExecOutput, ExecRequest, ExitStatus},
     silent,
 };
@@ -46,7 +46,7 @@ async fn a_minimal_sandbox_does_what_a_sandbox_does() {
     let taken = sandboxes.create(spec, silent()).await.unwrap_err();
     assert!(matches!(taken, SandboxError::NameTaken { .. }), "{taken}");
     a_killed_monitor_ends_its_execs_within_five_seconds(&sandboxes, &info, home.path()).await;
-    sandboxes.shutdown().await;
+    sandboxes.shutdown(OnShutdown::Kill).await;
 }
 
 async fn run(sandboxes: &Sandboxes, info: &SandboxInfo, script: &str) -> ExecOutput {
@@ -241,17 +241,19 @@ async fn a_killed_monitor_ends_its_execs_within_five_seconds(
         "{lost:?}"
     );
 
-    // The state follows once the monitor is reaped; `kill` waits for just that.
-    sandboxes.kill(&info.id).await.unwrap();
-    let state = sandboxes.get("case").unwrap().state;
-    let by_signal =
-        matches!(&state, SandboxState::Failed { reason } if reason.contains("signal: 9"));
-    assert!(by_signal, "{state}");
+    // The state follows once the monitor is reaped; a request waits for just that, and never
+    // meets a fresh guest.
     let error = sandboxes.exec(&info.id, sh("true")).await.unwrap_err();
     assert!(
-        matches!(error, SandboxError::NotRunning { .. }),
+        matches!(error, SandboxError::StateLost { .. }),
         "{error:?}"
     );
+    let state = sandboxes.get("case").unwrap().state;
+    let by_signal =
+        matches!(&state, SandboxState::Lost { what } if what.contains("signal: 9"));
+    assert!(by_signal, "{state}");
+    // What is left of it goes with the same turn; ending it waits for that.
+    sandboxes.kill(&info.id).await.unwrap();
     assert!(!support::vm_dir(home, info).exists());
     assert!(sandboxes.stat(&info.id, "/").await.is_err());
 }
@@ -280,50 +282,5 @@ async fn a_sandbox_can_be_killed_while_it_boots() {
     let state = sandboxes.get(&info.id.to_string()).unwrap().state;
     assert_eq!(state, SandboxState::Killed);
     assert!(!support::vm_dir(home.path(), &info).exists());
-    sandboxes.shutdown().await;
-}
-
-/// What [`the_guests_of_a_daemon_that_died_are_ended_by_the_next`] runs as the daemon, in a process of its own.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn helper_daemon() {
-    let Some(home) = std::env::var_os("RHIZOME_TEST_DAEMON_HOME") else {
-        return;
-    };
-    let home = std::path::PathBuf::from(home);
-    let (sandboxes, _doors) = open(&home).await;
-    let info = sandboxes
-        .create(SandboxSpec::default(), silent())
-        .await
-        .unwrap();
-    std::fs::write(home.join("ready"), info.id.to_string()).unwrap();
-    std::future::pending::<()>().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_guests_of_a_daemon_that_died_are_ended_by_the_next() {
-    if skipped("the_guests_of_a_daemon_that_died_are_ended_by_the_next") {
-        return;
-    }
-    let home = tempfile::tempdir().unwrap();
-    let mut daemon = tokio::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "helper_daemon", "--nocapture"])
-        .env("RHIZOME_TEST_DAEMON_HOME", home.path())
-        .stdin(std::process::Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let id = support::file_appears(&home.path().join("ready")).await;
-    let pid = support::monitor_pid_of(home.path(), &id);
-    assert!(support::is_alive(pid));
-    daemon.kill().await.unwrap();
-    assert!(support::is_alive(pid));
-
-    let (sandboxes, _doors) = open(home.path()).await;
-    support::process_ends(pid).await;
-    let state = sandboxes.get(&id).unwrap().state;
-    let lost = SandboxState::Failed {
-        reason: "lost when the daemon stopped".into(),
-    };
-    assert_eq!(state, lost);
-    sandboxes.logs(&id.parse().unwrap()).await.unwrap();
+    sandboxes.shutdown(OnShutdown::Kill).await;
 }

@@ -223,10 +223,19 @@ impl Daemon {
         }
     }
 
-    /// Kills the daemon with SIGKILL: it gets no chance to say goodbye or to write anything.
+    /// Kills the daemon with SIGKILL, and its guests as a machine that goes down does: nobody gets
+    /// a chance to say goodbye or to write anything.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        self.end_guests();
+    }
+
+    /// Ends the guests of a daemon that is gone; they outlive it otherwise.
+    fn end_guests(&self) {
+        if self.data_dir().join("sandboxes").exists() {
+            let _ = self.output(&["down", "--sandboxes", "kill"]);
+        }
     }
 }
 
@@ -234,9 +243,11 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             // A graceful stop ends sandboxes in order; the kill is for a daemon that hangs.
-            let _ = self.output(&["down"]);
-            self.kill();
+            let _ = self.output(&["down", "--sandboxes", "kill"]);
+            let _ = self.child.kill();
+            let _ = self.child.wait();
         }
+        self.end_guests();
     }
 }
 

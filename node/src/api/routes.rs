@@ -14,12 +14,13 @@ use serde::Deserialize;
 
 use super::{
     exec_routes,
-    extract::{JsonBody, Lines, Params, read_body},
-    image_routes, sandbox_routes,
+    extract::{JsonBody, Lines, Params, parse_json, read_body},
+    image_routes, lifecycle_routes, sandbox_routes,
     types::{
         Done,
         audit::{AuditPage, AuditParams},
         context::{CheckpointBody, Context, ContextParams, Contexts, ContextsParams},
+        lifecycle::DownBody,
         memory::{
             ListParams, MemoryList, MemoryShown, PublishBody, Published, RecallBody, Recalled,
             WatchParams, Why,
@@ -35,7 +36,7 @@ use super::{
 };
 use crate::{
     control::audit::layer,
-    daemon::{caller::Caller, memory::WatchStart, node::Node},
+    daemon::{caller::Caller, lifecycle::OnDown, memory::WatchStart, node::Node},
     error::ApiError,
     remote,
 };
@@ -54,6 +55,7 @@ pub(crate) fn owner(node: Arc<Node>) -> Router {
 fn own_routes(node: Arc<Node>) -> Router {
     let routes = shared()
         .merge(sandbox_routes::routes())
+        .merge(lifecycle_routes::routes())
         .merge(exec_routes::routes())
         .merge(remote::routes::owner_routes())
         .route("/v1/status", get(status))
@@ -95,6 +97,7 @@ pub(crate) fn guest(node: Arc<Node>, caller: Caller) -> Router {
 pub(crate) fn peer(node: Arc<Node>, caller: Caller) -> Router {
     let routes = sandbox_routes::routes()
         .merge(exec_routes::routes())
+        .merge(lifecycle_routes::sandbox_routes())
         .merge(remote::routes::peer_routes())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
@@ -347,8 +350,16 @@ async fn doctor(
 }
 
 async fn down(State(node): State<Arc<Node>>, body: Body) -> Answer<Done> {
-    // Read though there is nothing in it: closing on a client that still sends looks like a failure.
-    read_body(body).await?;
+    // Read also when there is nothing in it: closing on a client that still sends looks like a
+    // failure.
+    let body = read_body(body).await?;
+    let body: DownBody = match body.is_empty() {
+        true => DownBody::default(),
+        false => parse_json(&body)?,
+    };
+    let what = OnDown::parse(body.sandboxes.as_deref())?;
+    node.before_down(what).await?;
+    node.set_on_down(what);
     // The connection finishes its answer before it heeds the stop.
     node.stop.cancel();
     Ok(Json(Done::default()))

@@ -101,7 +101,7 @@ async fn logs(State(node): Shared, Path(sandbox): Path<String>) -> Result<String
 /// Answers with the progress of `work` and then its result, line by line.
 ///
 /// The work goes on when nobody reads any more: half an image helps no one.
-pub(super) fn with_progress<T, F>(
+pub(crate) fn with_progress<T, F>(
     node: Arc<Node>,
     work: impl FnOnce(Arc<Node>, SandboxProgress) -> F,
 ) -> Response

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 pub mod audit;
 pub mod context;
 pub mod image;
+pub mod lifecycle;
 pub mod memory;
 pub mod mesh;
 pub mod node;

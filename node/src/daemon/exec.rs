@@ -65,7 +65,7 @@ impl Node {
 
     /// Lists the commands of a sandbox, those that ended too.
     pub(crate) async fn execs(&self, wanted: &str) -> Result<Execs, ApiError> {
-        let all = self.guest(wanted)?.execs().await;
+        let all = self.guest(wanted).await?.execs().await;
         let all = all.map_err(|error| fail::exec(&error))?;
         Ok(Execs {
             schema: SCHEMA,
@@ -80,7 +80,7 @@ impl Node {
         exec: &str,
         body: &AttachBody,
     ) -> Result<ExecHandle, ApiError> {
-        let guest = self.guest(wanted)?;
+        let guest = self.guest(wanted).await?;
         let id = find_exec(&guest, exec).await?;
         let from = if body.new_only { u64::MAX } else { body.from };
         let attached = guest.attach(id, from).await;
@@ -94,7 +94,7 @@ impl Node {
         exec: &str,
         number: i32,
     ) -> Result<(), ApiError> {
-        let guest = self.guest(wanted)?;
+        let guest = self.guest(wanted).await?;
         let id = find_exec(&guest, exec).await?;
         let signalled = guest.signal_exec(id, number).await;
         signalled.map_err(|error| fail::exec(&error))
@@ -102,7 +102,7 @@ impl Node {
 
     /// Connects to a port of a sandbox.
     pub(crate) async fn forward(&self, wanted: &str, port: u16) -> Result<DoorStream, ApiError> {
-        let connected = self.guest(wanted)?.forward(port).await;
+        let connected = self.guest(wanted).await?.forward(port).await;
         connected.map_err(|error| fail::forward(&error))
     }
 
@@ -112,14 +112,14 @@ impl Node {
         wanted: &str,
         params: &WatchParams,
     ) -> Result<DirWatch, ApiError> {
-        let guest = self.guest(wanted)?;
+        let guest = self.guest(wanted).await?;
         let watched = guest.watch_dir(&params.path, params.recursive).await;
         watched.map_err(|error| watch_failed(&error))
     }
 
-    fn guest(&self, wanted: &str) -> Result<GuestChannel, ApiError> {
+    async fn guest(&self, wanted: &str) -> Result<GuestChannel, ApiError> {
         let id = self.find_sandbox(wanted)?.id;
-        let channel = self.sandboxes()?.channel(&id);
+        let channel = self.sandboxes()?.channel(&id).await;
         channel.map_err(|error| fail::sandbox(&error))
     }
 }

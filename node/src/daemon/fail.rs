@@ -11,6 +11,8 @@ use rhizome_sandbox::{
     SandboxError,
     channel::{ExecError, FileError, ForwardError},
     image::ImageError,
+    life::Refused,
+    snapshot::SnapshotError,
 };
 
 use crate::{
@@ -124,6 +126,18 @@ pub(crate) fn sandbox(error: &SandboxError) -> ApiError {
         SandboxError::NotRunning { .. } | SandboxError::Cancelled { .. } => {
             (StatusCode::GONE, "sandbox_gone")
         }
+        SandboxError::StateLost { .. } => (StatusCode::GONE, "state_lost"),
+        SandboxError::Refused { why, .. } => (StatusCode::CONFLICT, refusal(*why)),
+        SandboxError::NoSnapshot { .. } => (StatusCode::CONFLICT, "no_snapshot"),
+        SandboxError::UnknownSnapshot { .. } => (StatusCode::NOT_FOUND, "unknown_snapshot"),
+        SandboxError::Lease(_) => (StatusCode::BAD_REQUEST, "bad_request"),
+        SandboxError::Quiesce { .. } => (StatusCode::BAD_GATEWAY, "guest_failed"),
+        SandboxError::Snapshot(SnapshotError::Incompatible(_)) => {
+            (StatusCode::CONFLICT, "incompatible")
+        }
+        SandboxError::Snapshot(_) | SandboxError::Chunks(_) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "snapshot_failed")
+        }
         SandboxError::Exec { source, .. } => exec_code(source),
         SandboxError::File { source, .. } => file_code(source),
         SandboxError::Image(_) => (StatusCode::INTERNAL_SERVER_ERROR, "image_failed"),
@@ -131,6 +145,19 @@ pub(crate) fn sandbox(error: &SandboxError) -> ApiError {
         _ => (StatusCode::INTERNAL_SERVER_ERROR, "sandbox_failed"),
     };
     ApiError::of(status, code, error).maybe_hint(error.hint())
+}
+
+fn refusal(why: Refused) -> &'static str {
+    match why {
+        Refused::Busy(_) => "busy",
+        Refused::Paused => "paused",
+        Refused::Hibernated => "hibernated",
+        Refused::Stopped => "stopped",
+        Refused::Lost => "state_lost",
+        Refused::Ended(_) => "sandbox_gone",
+        Refused::Running => "running",
+        _ => "refused",
+    }
 }
 
 /// The error of a command that could not run, or whose end is not known.

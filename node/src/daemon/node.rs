@@ -1,5 +1,5 @@
 //! What every request works on: the parts of a running node, and the small questions about them.
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::StatusCode;
 use rhizome_identity::{AgentId, Authority, Hash, NodeId, NodeKey, SignedRecord, issue};
@@ -9,7 +9,7 @@ use rhizome_sandbox::Sandboxes;
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{fail, runtime::Runtimes};
+use super::{fail, lifecycle::OnDown, runtime::Runtimes};
 use crate::{
     agents::{AgentKeys, LocalAgent},
     config::Config,
@@ -40,6 +40,7 @@ pub(crate) struct Node {
     pub(crate) facts: FactsCache,
     pub(crate) host_fingerprint: Hash,
     pub(crate) runtimes: Arc<Runtimes>,
+    on_down: Mutex<OnDown>,
     pub(crate) started_ms: u64,
     pub(crate) opened_in_ms: u64,
     pub(crate) stop: CancellationToken,
@@ -78,6 +79,7 @@ impl Node {
             facts: FactsCache::default(),
             host_fingerprint: host_fingerprint(),
             runtimes: Arc::default(),
+            on_down: Mutex::default(),
             started_ms: now_ms(),
             opened_in_ms: parts.opened_in_ms,
             stop: parts.stop,
@@ -117,6 +119,15 @@ impl Node {
             "this node belongs to no mesh",
         )
         .hint("found one with `rhizome init`, or join one with `rhizome join <invite>`"))
+    }
+
+    /// What becomes of the sandboxes when this daemon stops.
+    pub(crate) fn on_down(&self) -> OnDown {
+        *self.on_down.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_on_down(&self, what: OnDown) {
+        *self.on_down.lock().unwrap_or_else(PoisonError::into_inner) = what;
     }
 
     pub(crate) fn sandboxes(&self) -> Result<&Sandboxes, ApiError> {

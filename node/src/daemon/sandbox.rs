@@ -7,7 +7,7 @@ use rhizome_sandbox::{
 };
 use tokio::io::AsyncRead;
 
-use super::{caller::Caller, fail, names::Names, node::Node};
+use super::{caller::Caller, fail, lifecycle::lease_shown, names::Names, node::Node};
 use crate::{
     api::types::{
         SCHEMA,
@@ -55,6 +55,11 @@ impl Node {
             vcpus: body.vcpus.unwrap_or(0),
             env: body.env,
             labels,
+            lease: body
+                .lease
+                .map(|lease| self.lease_of(lease))
+                .transpose()?
+                .flatten(),
         };
         let info = sandboxes
             .create(spec, progress)
@@ -237,16 +242,14 @@ impl Node {
         written.map_err(|error| fail::sandbox(&error))
     }
 
-    fn sandbox_of(&self, info: SandboxInfo) -> Sandbox {
+    pub(crate) fn sandbox_of(&self, info: SandboxInfo) -> Sandbox {
         let authority = self.replica.authority();
         let names = Names(&authority);
         let bound = Bound::of(&info);
-        let (state, reason) = match &info.state {
-            SandboxState::Creating => ("creating", None),
-            SandboxState::Booting => ("booting", None),
-            SandboxState::Ready => ("ready", None),
-            SandboxState::Failed { reason } => ("failed", Some(reason.clone())),
-            SandboxState::Killed => ("killed", None),
+        let reason = match &info.state {
+            SandboxState::Failed { reason } => Some(reason.clone()),
+            SandboxState::Lost { what } => Some(what.clone()),
+            _ => None,
         };
         let labels = info
             .labels
@@ -257,7 +260,7 @@ impl Node {
             name: info.name.clone(),
             image: info.image.clone(),
             image_id: info.image_id.clone(),
-            state: state.to_owned(),
+            state: info.state.phase().to_string(),
             reason,
             driver: info.driver.clone(),
             accel: info.accel.to_string(),
@@ -265,6 +268,12 @@ impl Node {
             vcpus: info.vcpus,
             created_ms: info.created_ms,
             boot_ms: info.boot_ms,
+            lease: info.lease.as_ref().map(lease_shown),
+            snapshot: info
+                .snapshot
+                .as_ref()
+                .map(|snapshot| snapshot.manifest.to_string()),
+            parent: info.parent.map(|parent| parent.to_string()),
             agent: bound.agent.map(|agent| names.agent(&agent)),
             spaces: names.spaces(&bound.spaces),
             labels: labels
@@ -287,8 +296,13 @@ pub(crate) struct Bound {
 impl Bound {
     /// Reads the labels of a sandbox; what does not parse grants nothing.
     pub(crate) fn of(info: &SandboxInfo) -> Self {
+        Self::of_labels(&info.labels)
+    }
+
+    /// As [`Self::of`], for labels alone.
+    pub(crate) fn of_labels(labels: &BTreeMap<String, String>) -> Self {
         let label = |name: &str| {
-            info.labels
+            labels
                 .get(name)
                 .map(String::as_str)
                 .unwrap_or_default()

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Daemon, code};
 
-fn qemu_is_missing(test: &str) -> bool {
+pub(crate) fn qemu_is_missing(test: &str) -> bool {
     let probe = Command::new("qemu-system-x86_64")
         .arg("--version")
         .stdout(Stdio::null())
@@ -23,10 +23,10 @@ fn qemu_is_missing(test: &str) -> bool {
     true
 }
 
-struct Exec(BufReader<UnixStream>);
+pub(crate) struct Exec(BufReader<UnixStream>);
 
 impl Exec {
-    fn start(daemon: &Daemon, body: &Value) -> Result<Self, (u16, Value)> {
+    pub(crate) fn start(daemon: &Daemon, body: &Value) -> Result<Self, (u16, Value)> {
         let upgraded = daemon
             .client()
             .upgrade("/v1/sandboxes/bench/exec", "rhizome-exec/1", body)
@@ -41,7 +41,7 @@ impl Exec {
         self.0.get_mut().write_all(&frame).unwrap();
     }
 
-    fn receive(&mut self) -> (u8, Vec<u8>) {
+    pub(crate) fn receive(&mut self) -> (u8, Vec<u8>) {
         let mut head = [0; 5];
         self.0.read_exact(&mut head).unwrap();
         let mut payload = vec![0; u32::from_be_bytes(head[1..].try_into().unwrap()) as usize];
@@ -50,7 +50,7 @@ impl Exec {
     }
 
     /// Returns standard output, standard error, and how it ended.
-    fn finish(mut self) -> (String, String, Value) {
+    pub(crate) fn finish(mut self) -> (String, String, Value) {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         loop {
             match self.receive() {
@@ -70,7 +70,7 @@ impl Exec {
     }
 }
 
-fn run(daemon: &Daemon, argv: &[&str]) -> (String, String, Value) {
+pub(crate) fn run(daemon: &Daemon, argv: &[&str]) -> (String, String, Value) {
     Exec::start(daemon, &json!({"argv": argv}))
         .unwrap()
         .finish()

@@ -16,6 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Daemon {
     pub(crate) dir: PathBuf,
     child: Child,
+    leaves_guests: bool,
     // Kept open: a daemon that cannot write to its standard output would learn of it.
     _stdout: BufReader<std::process::ChildStdout>,
 }
@@ -51,6 +52,7 @@ impl Daemon {
         Self {
             dir: dir.to_owned(),
             child,
+            leaves_guests: false,
             _stdout: stdout,
         }
     }
@@ -90,15 +92,30 @@ impl Daemon {
         );
     }
 
-    /// Kills it with SIGKILL and waits until it is gone.
-    pub(crate) fn kill(mut self) {
-        self.child.kill().expect("it can be killed");
-        self.child.wait().expect("it can be waited for");
+    /// Kills it with SIGKILL and waits until it is gone; its guests go with it.
+    pub(crate) fn kill(self) {
+        drop(self.crash());
     }
 
-    /// Asks it to stop and waits until it has.
-    pub(crate) fn stop(mut self) {
-        self.post("/v1/down", serde_json::json!({}));
+    /// As [`Self::kill`], but its guests stay until what is returned is dropped.
+    pub(crate) fn crash(mut self) -> Guests {
+        self.leaves_guests = true;
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it can be waited for");
+        Guests {
+            dir: self.dir.clone(),
+        }
+    }
+
+    /// Asks it to stop, with its sandboxes, and waits until it has.
+    pub(crate) fn stop(self) {
+        self.stop_and("kill");
+    }
+
+    /// Asks it to stop and says what becomes of its sandboxes.
+    pub(crate) fn stop_and(mut self, sandboxes: &str) {
+        self.leaves_guests = true;
+        self.post("/v1/down", serde_json::json!({ "sandboxes": sandboxes }));
         assert!(
             self.child.wait().expect("it can be waited for").success(),
             "{}",
@@ -115,6 +132,31 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if !self.leaves_guests {
+            drop(Guests {
+                dir: self.dir.clone(),
+            });
+        }
+    }
+}
+
+/// The guests of a daemon, which outlive it; dropped, they are ended.
+pub(crate) struct Guests {
+    dir: PathBuf,
+}
+
+impl Drop for Guests {
+    fn drop(&mut self) {
+        if !self.dir.join("sandboxes").exists() {
+            return;
+        }
+        let _ = Command::new(env!("CARGO_BIN_EXE_rhizome"))
+            .arg("--data-dir")
+            .arg(&self.dir)
+            .args(["down", "--sandboxes", "kill"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
     }
 }
 

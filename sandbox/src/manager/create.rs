@@ -1,40 +1,23 @@
-//! How a sandbox is made: a list of steps, each beside what undoes it.
+//! How a sandbox comes to be listed: checked, counted, with a directory and its first state.
 //!
-//! | step | undone by |
-//! |---|---|
-//! | reserve: checked, counted, listed | taken off the list |
-//! | directory with the first state | removed ([`reserve`]'s caller), or kept as a failed sandbox |
-//! | image, disk | the monitor's directory is removed ([`Entry::end`]) |
-//! | monitor | killed when [`Vm`] is dropped |
-//! | guest: channel, clock, tools | the channel closes when dropped |
-//!
-//! A crash in between leaves a state file that says `creating` or `booting`; the next daemon ends
-//! what is left ([`super::leftovers`]).
+//! The directory is there before the first step of a plan, because the journal lies in it. One
+//! without a state file is of a daemon that died in between: nothing ran yet, and the next daemon
+//! removes it.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::{Duration, Instant, SystemTime},
-};
+use std::{collections::BTreeMap, fs, sync::Arc};
 
-use tokio::{sync::mpsc, time::timeout};
-use tracing::{debug, info, warn};
+use tracing::warn;
 
 use super::{
     Inner,
-    entry::{Entry, Monitor},
-    now_ms, watch,
+    act::{Work, perform},
+    entry::Entry,
+    now_ms,
 };
 use crate::{
     Accel, Fingerprint, Progress, SandboxError, SandboxId, SandboxInfo, SandboxSpec, SandboxState,
-    channel::{ChannelError, ChannelLimits, DoorStream, GuestChannel},
-    command::{Helper, find_program},
-    driver::{Disk, Vm, VmRequest},
-    fingerprint::{self, Tools},
     image::Image,
-    probe::boot_id,
-    progress::step,
+    life::{Action, Plan},
     staging::make_private_dir,
 };
 
@@ -43,18 +26,11 @@ const DEFAULT_MEMORY_MIB: u32 = 256;
 const DEFAULT_USERLAND_MEMORY_MIB: u32 = 512;
 /// Less than this does not boot.
 const MIN_MEMORY_MIB: u32 = 128;
-/// Size of a guest's writable disk; the file is sparse and grows with what is written.
-const UPPER_BYTES: u64 = 4 * 1024 * 1024 * 1024;
-/// Time a guest has to come up: ten times the median and more, since a loaded host is no fault of
-/// the guest's.
-const TCG_BOOT_DEADLINE: Duration = Duration::from_secs(60);
-const KVM_BOOT_DEADLINE: Duration = Duration::from_secs(15);
-/// How often a guest that does not come up is started.
-const BOOT_TRIES: u32 = 2;
 /// Most environment variables and labels of one sandbox, and their longest name and value.
 const MAX_PAIRS: usize = 256;
 const MAX_KEY_BYTES: usize = 256;
 const MAX_VALUE_BYTES: usize = 32 * 1024;
+
 /// Makes a sandbox from what was asked for to a guest that answers.
 pub(super) async fn create(
     inner: &Arc<Inner>,
@@ -64,56 +40,37 @@ pub(super) async fn create(
     check(&spec, inner)?;
     let image = inner.images.resolve(&spec.image, progress).await?;
     let decision = inner.accel(progress).await?;
-    let entry = reserve(inner, spec, &image, decision.accel).await?;
-    let made = tokio::select! {
-        biased;
-        () = entry.kill.cancelled() => Err(SandboxError::Cancelled { id: entry.id }),
-        made = boot(inner, &entry, &image, progress) => made,
-    };
-    match made {
-        Ok((vm, channel, doors)) => {
-            inner.tasks.spawn(watch::forward_doors(
-                Arc::clone(inner),
-                Arc::clone(&entry),
-                doors,
-            ));
-            inner
-                .tasks
-                .spawn(watch::watch(Arc::clone(&entry), vm, channel));
-            info!(sandbox = %entry.id, image = %image.info.name, "sandbox is ready");
-            Ok(entry.info())
-        }
-        Err(error) => {
-            entry.end(match &error {
-                SandboxError::Cancelled { .. } => SandboxState::Killed,
-                error => SandboxState::Failed {
-                    reason: told(error),
-                },
-            });
-            inner.prune();
-            Err(error)
-        }
+    let env = image.environment(&spec.env);
+    let info = describe(inner, spec, &image, decision.accel).await?;
+    let entry = list(inner, info, env)?;
+    let mut work = Work::new(Arc::clone(progress));
+    work.image = Some(image);
+    let made = perform(inner, &entry, Action::Create, &mut work).await;
+    if let Err(error) = made {
+        inner.prune();
+        return Err(error);
     }
+    Ok(entry.info())
+}
+
+/// Boots the guest of a stopped sandbox again.
+pub(super) async fn start(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    progress: &Progress,
+) -> Result<SandboxInfo, SandboxError> {
+    let mut work = Work::new(Arc::clone(progress));
+    let image = entry.info().image_id;
+    work.image = Some(inner.images.resolve(&image, progress).await?);
+    perform(inner, entry, Action::Start, &mut work).await?;
+    Ok(entry.info())
 }
 
 /// Refuses what cannot be met.
 fn check(spec: &SandboxSpec, inner: &Inner) -> Result<(), SandboxError> {
     let invalid = |what: String| Err(SandboxError::Invalid { what });
     if let Some(name) = &spec.name {
-        let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-        if name.is_empty()
-            || name.len() > 64
-            || !name.bytes().all(plain)
-            || name.starts_with(['.', '-'])
-        {
-            return invalid(format!(
-                "`{}` is not a sandbox name: 1 to 64 of a-z A-Z 0-9 . _ -, not beginning with . or -",
-                name.escape_debug().take(64).collect::<String>()
-            ));
-        }
-        if name.parse::<SandboxId>().is_ok() {
-            return invalid(format!("`{name}` could be taken for a sandbox id"));
-        }
+        check_name(name)?;
     }
     let limits = &inner.config.limits;
     if spec.memory_mib != 0 && spec.memory_mib < MIN_MEMORY_MIB {
@@ -134,7 +91,38 @@ fn check(spec: &SandboxSpec, inner: &Inner) -> Result<(), SandboxError> {
             limit: limits.max_vcpus.into(),
         });
     }
-    for (what, pairs) in [("environment", &spec.env), ("labels", &spec.labels)] {
+    if let Some(lease) = &spec.lease {
+        lease.clone().checked(now_ms())?;
+    }
+    check_pairs(&spec.labels, &spec.env)
+}
+
+/// Refuses what is no name of a sandbox.
+pub(super) fn check_name(name: &str) -> Result<(), SandboxError> {
+    let invalid = |what: String| Err(SandboxError::Invalid { what });
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    if name.is_empty()
+        || name.len() > 64
+        || !name.bytes().all(plain)
+        || name.starts_with(['.', '-'])
+    {
+        return invalid(format!(
+            "`{}` is not a sandbox name: 1 to 64 of a-z A-Z 0-9 . _ -, not beginning with . or -",
+            name.escape_debug().take(64).collect::<String>()
+        ));
+    }
+    if name.parse::<SandboxId>().is_ok() {
+        return invalid(format!("`{name}` could be taken for a sandbox id"));
+    }
+    Ok(())
+}
+
+/// Refuses labels and variables that are too many, too long or no such thing.
+pub(super) fn check_pairs(
+    labels: &BTreeMap<String, String>,
+    env: &BTreeMap<String, String>,
+) -> Result<(), SandboxError> {
+    for (what, pairs) in [("environment", env), ("labels", labels)] {
         let too_large = pairs.len() > MAX_PAIRS
             || pairs.iter().any(|(key, value)| {
                 key.is_empty()
@@ -144,32 +132,29 @@ fn check(spec: &SandboxSpec, inner: &Inner) -> Result<(), SandboxError> {
                     || value.contains('\0')
             });
         if too_large {
-            return invalid(format!(
-                "the {what} may have {MAX_PAIRS} entries, with names of up to {MAX_KEY_BYTES} and values of up to {MAX_VALUE_BYTES} bytes, without `=` in a name or a zero byte"
-            ));
+            return Err(SandboxError::Invalid {
+                what: format!(
+                    "the {what} may have {MAX_PAIRS} entries, with names of up to {MAX_KEY_BYTES} and values of up to {MAX_VALUE_BYTES} bytes, without `=` in a name or a zero byte"
+                ),
+            });
         }
     }
     Ok(())
 }
 
-/// Counts the sandbox against the limits, lists it and makes its directory.
-async fn reserve(
+async fn describe(
     inner: &Arc<Inner>,
     spec: SandboxSpec,
     image: &Image,
     accel: Accel,
-) -> Result<Arc<Entry>, SandboxError> {
-    let id = SandboxId::random().map_err(|error| SandboxError::Directory {
-        path: inner.dir.clone(),
-        source: error.into(),
-    })?;
+) -> Result<SandboxInfo, SandboxError> {
     let memory_mib = match (spec.memory_mib, &image.root_format) {
         (0, None) => DEFAULT_MEMORY_MIB,
         (0, Some(_)) => DEFAULT_USERLAND_MEMORY_MIB,
         (asked, _) => asked,
     };
-    let info = SandboxInfo {
-        id,
+    Ok(SandboxInfo {
+        id: new_id(inner)?,
         name: spec.name,
         image: image.info.name.clone(),
         image_id: image.info.id.clone(),
@@ -194,16 +179,47 @@ async fn reserve(
             network: "none".to_owned(),
             ..Fingerprint::default()
         },
-    };
-    let dir = inner.dir.join(id.to_string());
+        lease: spec.lease,
+        snapshot: None,
+        parent: None,
+    })
+}
+
+pub(super) fn new_id(inner: &Inner) -> Result<SandboxId, SandboxError> {
+    SandboxId::random().map_err(|error| SandboxError::Directory {
+        path: inner.dir.clone(),
+        source: error.into(),
+    })
+}
+
+/// Lists a new sandbox if the limits and the others' names allow it, and makes its directory.
+pub(super) fn list(
+    inner: &Inner,
+    info: SandboxInfo,
+    env: BTreeMap<String, String>,
+) -> Result<Arc<Entry>, SandboxError> {
+    let id = info.id;
+    let lease = info.lease.clone();
     let entry = Arc::new(Entry::new(
-        dir,
-        info,
-        image.environment(&spec.env),
-        inner.stop.child_token(),
+        inner.dir.join(id.to_string()),
+        info.clone(),
+        env,
     ));
-    list(inner, &entry)?;
-    let written = make_private_dir(&entry.dir).and_then(|()| entry.save());
+    let mut entries = inner.entries();
+    let others: Vec<_> = entries.values().map(|entry| entry.info()).collect();
+    if let Some(other) = others
+        .iter()
+        .find(|other| !other.state.has_ended() && other.name.is_some() && other.name == info.name)
+    {
+        return Err(SandboxError::NameTaken {
+            name: other.name.clone().unwrap_or_default(),
+            id: other.id,
+        });
+    }
+    room(inner, &others, &info)?;
+    entries.insert(id, Arc::clone(&entry));
+    drop(entries);
+    let written = make_private_dir(&entry.dir).and_then(|()| entry.change(|_| {}));
     if let Err(source) = written {
         inner.entries().remove(&id);
         let _ = fs::remove_dir_all(&entry.dir);
@@ -212,252 +228,71 @@ async fn reserve(
             source,
         });
     }
+    if let Some(lease) = lease {
+        inner.leases_mut(|leases| leases.set(id, lease));
+    }
     Ok(entry)
 }
 
-/// Lists the sandbox if the limits and the others' names allow it.
-fn list(inner: &Inner, entry: &Arc<Entry>) -> Result<(), SandboxError> {
+/// Fails if there is no room for one more sandbox beside those that run.
+fn room(inner: &Inner, others: &[SandboxInfo], new: &SandboxInfo) -> Result<(), SandboxError> {
     let limits = &inner.config.limits;
-    let new = entry.info();
-    let mut entries = inner.entries();
-    let running: Vec<_> = entries
-        .values()
-        .map(|entry| entry.info())
-        .filter(|info| !info.state.has_ended())
-        .collect();
-    if let Some(other) = running
-        .iter()
-        .find(|info| info.name.is_some() && info.name == new.name)
-    {
-        return Err(SandboxError::NameTaken {
-            name: other.name.clone().unwrap_or_default(),
-            id: other.id,
-        });
-    }
-    if running.len() >= limits.max_running {
+    let running = || {
+        others
+            .iter()
+            .filter(|info| info.state.is_running() && info.id != new.id)
+    };
+    if running().count() >= limits.max_running {
         return Err(SandboxError::LimitReached {
             what: "running sandboxes",
             limit: limits.max_running as u64,
         });
     }
-    let memory: u64 = running.iter().map(|info| u64::from(info.memory_mib)).sum();
+    let memory: u64 = running().map(|info| u64::from(info.memory_mib)).sum();
     if memory + u64::from(new.memory_mib) > u64::from(limits.max_total_memory_mib) {
         return Err(SandboxError::LimitReached {
             what: "MiB of memory for all sandboxes",
             limit: limits.max_total_memory_mib.into(),
         });
     }
-    entries.insert(entry.id, Arc::clone(entry));
     Ok(())
 }
 
-type Booted = (Vm, GuestChannel, mpsc::Receiver<DoorStream>);
-
-/// Boots the guest and learns what it is.
-async fn boot(
-    inner: &Inner,
-    entry: &Arc<Entry>,
-    image: &Image,
-    progress: &Progress,
-) -> Result<Booted, SandboxError> {
-    let request = prepare(entry, image, progress).await?;
-    let begun = Instant::now();
-    step(
-        progress,
-        "boot",
-        format_args!("booting {} ({})", image.info.name, request.accel),
-    );
-    let mut tried = 1;
-    let (vm, channel, doors) = loop {
-        match start(inner, entry, &request).await {
-            // A guest that hangs early is started once more: seen on hosts so busy that the
-            // guest's first timer was lost.
-            Err(SandboxError::Guest {
-                source: ChannelError::NotReady { .. },
-                ..
-            }) if tried < BOOT_TRIES => {
-                tried += 1;
-                warn!(sandbox = %entry.id, "the guest did not come up; trying once more");
-                step(
-                    progress,
-                    "boot",
-                    "the guest did not come up; trying once more",
-                );
-            }
-            other => break other?,
+impl Inner {
+    /// Lets others see that an action begins; one that makes a sandbox run needs room.
+    pub(super) fn admit(&self, entry: &Arc<Entry>, plan: &Plan) -> Result<(), SandboxError> {
+        let entries = self.entries();
+        if !plan.from.is_running() && plan.to.is_running() {
+            let others: Vec<_> = entries.values().map(|entry| entry.info()).collect();
+            room(self, &others, &entry.info())?;
         }
-    };
-    let boot_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let guest = |source| SandboxError::Guest {
-        id: entry.id,
-        source,
-    };
-    channel.set_time(SystemTime::now()).await.map_err(guest)?;
-    let mut fingerprint = entry.info().fingerprint;
-    let tools = match image.tools() {
-        Some(tools) => {
-            fingerprint.tools = tools;
-            Tools::Keep
+        if !plan.via.is_passing() {
+            return Ok(());
         }
-        None => {
-            step(progress, "boot", "asking the guest for its tools");
-            Tools::Ask
-        }
-    };
-    fingerprint::probe(&channel, &entry.env, tools, &mut fingerprint).await;
-    if tools == Tools::Ask
-        && let Err(error) = image.keep_tools(&fingerprint.tools)
-    {
-        debug!(%error, "the tools of an image cannot be kept");
-    }
-    let cpu = match request.accel {
-        Accel::Kvm => Some(channel.info().await.map_err(guest)?.cpu),
-        Accel::Auto | Accel::Tcg => None,
-    };
-    let ready = entry.ready(channel.clone(), |info| {
-        info.boot_ms = Some(boot_ms);
-        info.fingerprint = fingerprint;
-        if let Some(cpu) = cpu {
-            info.fingerprint.cpu = format!("host: {cpu}");
-        }
-    });
-    ready.map_err(directory(&entry.dir))?;
-    step(
-        progress,
-        "ready",
-        format_args!("the guest answered after {boot_ms} ms"),
-    );
-    Ok((vm, channel, doors))
-}
-
-/// Makes the monitor's directory and the guest's disks.
-async fn prepare(
-    entry: &Entry,
-    image: &Image,
-    progress: &Progress,
-) -> Result<VmRequest, SandboxError> {
-    let dir = entry.vm_dir();
-    make_private_dir(&dir).map_err(directory(&dir))?;
-    image.mark_used(&dir).map_err(directory(&dir))?;
-    let info = entry.info();
-    let mut kernel_args = vec![format!("rhizome.hostname={}", hostname(&info))];
-    let mut disks = Vec::new();
-    if let Some(format) = &image.root_format {
-        kernel_args.push("rhizome.root=disk0".to_owned());
-        kernel_args.push(format!("rhizome.rootfstype={format}"));
-        disks.push(Disk {
-            path: image.root(),
-            writable: false,
+        // Under the lock, so that two that begin at once count each other.
+        let state = match plan.via {
+            crate::life::Phase::Booting => SandboxState::Booting,
+            crate::life::Phase::Snapshotting => SandboxState::Snapshotting,
+            crate::life::Phase::Hibernating => SandboxState::Hibernating,
+            crate::life::Phase::Restoring => SandboxState::Restoring,
+            crate::life::Phase::Stopping => SandboxState::Stopping,
+            _ => SandboxState::Creating,
+        };
+        let journal = plan.steps().next().map(|step| crate::life::Journal {
+            action: plan.action,
+            from: plan.from,
+            step,
         });
-        if find_program("mkfs.ext4").is_some() {
-            step(progress, "disk", "making the writable disk");
-            let path = make_upper(&dir).await?;
-            disks.push(Disk {
-                path,
-                writable: true,
+        entry.show(|record| record.info.state = state);
+        let written = entry.note(|run| run.journal = journal);
+        drop(entries);
+        if let Err(source) = written {
+            warn!(sandbox = %entry.id, %source, "cannot write down that an action begins");
+            return Err(SandboxError::Directory {
+                path: entry.dir.clone(),
+                source,
             });
-            kernel_args.push("rhizome.upper=disk1".to_owned());
-            kernel_args.push("rhizome.upperfstype=ext4".to_owned());
-        } else {
-            // What is written then lives in the guest's memory.
-            kernel_args.push("rhizome.upper=tmpfs".to_owned());
         }
-    }
-    Ok(VmRequest {
-        id: entry.id,
-        console: entry.console(),
-        kernel: image.kernel(),
-        initramfs: image.initramfs(),
-        disks,
-        memory_mib: info.memory_mib,
-        vcpus: info.vcpus,
-        accel: info.accel,
-        kernel_args,
-        dir,
-    })
-}
-
-/// Makes a sparse file with an empty file system.
-async fn make_upper(dir: &Path) -> Result<PathBuf, SandboxError> {
-    let path = dir.join("upper");
-    let file = fs::File::create(&path).map_err(directory(&path))?;
-    file.set_len(UPPER_BYTES).map_err(directory(&path))?;
-    drop(file);
-    Helper::new("mkfs.ext4")
-        // No journal: the disk dies with its guest. Tables are zero already in a sparse file.
-        .args(["-q", "-F", "-m", "0", "-O", "^has_journal"])
-        .args(["-E", "lazy_itable_init=1,nodiscard,root_owner=0:0"])
-        .arg(&path)
-        .run(|_| {})
-        .await
-        .map_err(crate::driver::DriverError::from)?;
-    Ok(path)
-}
-
-/// Starts the monitor and waits for the guest.
-async fn start(inner: &Inner, entry: &Entry, request: &VmRequest) -> Result<Booted, SandboxError> {
-    let vm = inner.driver.start(request).await?;
-    let monitor = Monitor {
-        pid: vm.pid,
-        started: vm.started,
-        boot_id: boot_id(),
-    };
-    entry.booting(monitor).map_err(directory(&entry.dir))?;
-    let stream = vm.connect().await?;
-    let limits = ChannelLimits {
-        hello_deadline: match request.accel {
-            Accel::Kvm => KVM_BOOT_DEADLINE,
-            Accel::Auto | Accel::Tcg => TCG_BOOT_DEADLINE,
-        },
-        ..ChannelLimits::default()
-    };
-    match GuestChannel::start(stream, limits).await {
-        Ok((channel, doors)) => Ok((vm, channel, doors)),
-        Err(source) => {
-            let status = vm.status().await;
-            debug!(sandbox = %entry.id, ?status, %source, "the guest did not come up");
-            let how = timeout(watch::LAST_WORDS, vm.wait()).await.ok();
-            vm.kill().await;
-            Err(match (source, how) {
-                // The monitor went first; what it said tells more than a closed socket.
-                (ChannelError::Gone | ChannelError::Io { .. }, Some(how)) => {
-                    SandboxError::MonitorEnded { id: entry.id, how }
-                }
-                (source, _) => SandboxError::Guest {
-                    id: entry.id,
-                    source,
-                },
-            })
-        }
-    }
-}
-
-fn hostname(info: &SandboxInfo) -> String {
-    match &info.name {
-        // A host name has no dots or underscores; a sandbox's name may.
-        Some(name) => name
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
-            .collect(),
-        None => format!("sandbox-{}", info.id.fmt_short()),
-    }
-}
-
-/// Returns an error with its causes in one line.
-fn told(error: &SandboxError) -> String {
-    let mut text = error.to_string();
-    let mut next = std::error::Error::source(error);
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
-}
-
-fn directory(path: &Path) -> impl FnOnce(io::Error) -> SandboxError + '_ {
-    move |source| SandboxError::Directory {
-        path: path.to_owned(),
-        source,
+        Ok(())
     }
 }

@@ -76,7 +76,8 @@ impl Sandboxes {
         path: &str,
     ) -> Result<FileDownload, SandboxError> {
         let file = self
-            .channel(id)?
+            .channel(id)
+            .await?
             .read_file(path)
             .await
             .map_err(refused(id))?;
@@ -99,7 +100,7 @@ impl Sandboxes {
         mode: u32,
         reader: impl AsyncRead + Send + Unpin,
     ) -> Result<u64, SandboxError> {
-        let channel = self.channel(id)?;
+        let channel = self.channel(id).await?;
         let written = channel.write_file(path, mode, true, reader).await;
         written.map_err(refused(id))
     }
@@ -109,7 +110,11 @@ impl Sandboxes {
     /// # Errors
     /// [`SandboxError::NotRunning`] or [`SandboxError::File`].
     pub async fn stat(&self, id: &SandboxId, path: &str) -> Result<FileStat, SandboxError> {
-        self.channel(id)?.stat(path).await.map_err(refused(id))
+        self.channel(id)
+            .await?
+            .stat(path)
+            .await
+            .map_err(refused(id))
     }
 
     /// Lists a directory of the guest, sorted by name.
@@ -121,7 +126,11 @@ impl Sandboxes {
         id: &SandboxId,
         path: &str,
     ) -> Result<Vec<DirEntry>, SandboxError> {
-        self.channel(id)?.list(path).await.map_err(refused(id))
+        self.channel(id)
+            .await?
+            .list(path)
+            .await
+            .map_err(refused(id))
     }
 
     /// Makes a directory of the guest and those above it; one that exists is fine.
@@ -134,7 +143,7 @@ impl Sandboxes {
         path: &str,
         mode: u32,
     ) -> Result<(), SandboxError> {
-        let made = self.channel(id)?.make_dir(path, mode, true).await;
+        let made = self.channel(id).await?.make_dir(path, mode, true).await;
         made.map_err(refused(id))
     }
 
@@ -148,7 +157,7 @@ impl Sandboxes {
         path: &str,
         recursive: bool,
     ) -> Result<(), SandboxError> {
-        let removed = self.channel(id)?.remove(path, recursive).await;
+        let removed = self.channel(id).await?.remove(path, recursive).await;
         removed.map_err(refused(id))
     }
 }

@@ -1,42 +1,17 @@
 use std::collections::BTreeMap;
 
-use futures::future::{BoxFuture, FutureExt};
-
 use super::*;
-use crate::{
-    Accel, Fingerprint, SandboxState,
-    driver::{DriverError, Vm, VmRequest, process_start},
-};
+use crate::{Accel, Fingerprint, SandboxState, driver::process_start};
 
-/// A driver that starts nothing.
-#[derive(Debug)]
-struct NoDriver;
+pub(crate) mod fake;
+mod lifecycle;
 
-impl VmmDriver for NoDriver {
-    fn name(&self) -> &'static str {
-        "none"
-    }
+use fake::Fake;
 
-    fn version(&self) -> BoxFuture<'_, Result<String, DriverError>> {
-        async { Ok("none 1".to_owned()) }.boxed()
-    }
-
-    fn cpu_model(&self, _: Accel) -> &'static str {
-        "none"
-    }
-
-    fn machine(&self, _: Accel) -> String {
-        "none".to_owned()
-    }
-
-    fn start<'a>(&'a self, _: &'a VmRequest) -> BoxFuture<'a, Result<Vm, DriverError>> {
-        async {
-            Err(DriverError::NotInstalled {
-                program: "none".to_owned(),
-            })
-        }
-        .boxed()
-    }
+/// Kills a process; one that is gone is fine.
+pub(crate) fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
 }
 
 fn info(byte: u8, name: Option<&str>, state: SandboxState) -> SandboxInfo {
@@ -54,6 +29,9 @@ fn info(byte: u8, name: Option<&str>, state: SandboxState) -> SandboxInfo {
         boot_ms: None,
         labels: BTreeMap::new(),
         fingerprint: Fingerprint::default(),
+        lease: None,
+        snapshot: None,
+        parent: None,
     }
 }
 
@@ -95,19 +73,19 @@ fn sandboxes_are_found_by_id_name_and_prefix() {
 async fn two_daemons_cannot_have_one_directory() {
     let dir = tempfile::tempdir().unwrap();
     let config = SandboxConfig::new(dir.path());
-    let (first, _doors) = Sandboxes::open_with(config.clone(), Arc::new(NoDriver))
+    let (first, _doors) = Sandboxes::open_with(config.clone(), Arc::new(Fake::default()))
         .await
         .unwrap();
-    let second = Sandboxes::open_with(config.clone(), Arc::new(NoDriver)).await;
+    let second = Sandboxes::open_with(config.clone(), Arc::new(Fake::default())).await;
     assert!(matches!(second, Err(SandboxError::InUse { .. })));
     drop(first);
-    Sandboxes::open_with(config, Arc::new(NoDriver))
+    Sandboxes::open_with(config, Arc::new(Fake::default()))
         .await
         .unwrap();
 }
 
 #[tokio::test]
-async fn a_lost_sandbox_is_failed_and_its_monitor_ended() {
+async fn a_sandbox_that_was_being_made_is_failed_and_its_monitor_ended() {
     let dir = tempfile::tempdir().unwrap();
     let config = SandboxConfig::new(dir.path());
     let mut monitor = std::process::Command::new("sleep")
@@ -117,18 +95,14 @@ async fn a_lost_sandbox_is_failed_and_its_monitor_ended() {
     let lost = info(5, Some("lost"), SandboxState::Booting);
     let path = dir.path().join(lost.id.to_string());
     std::fs::create_dir_all(path.join("vm")).unwrap();
-    let entry = Entry::new(
-        path,
-        lost.clone(),
-        BTreeMap::new(),
-        CancellationToken::new(),
-    );
+    let entry = Entry::new(path, lost.clone(), BTreeMap::new());
+    let started = entry::Monitor {
+        pid: monitor.id(),
+        started: process_start(monitor.id()).unwrap(),
+        boot_id: probe::boot_id(),
+    };
     entry
-        .booting(entry::Monitor {
-            pid: monitor.id(),
-            started: process_start(monitor.id()).unwrap(),
-            boot_id: probe::boot_id(),
-        })
+        .change(|record| record.run.monitor = Some(started))
         .unwrap();
     // Beside it: a directory that never got its state, one with damage, one of a stranger.
     let root = dir.path();
@@ -139,7 +113,7 @@ async fn a_lost_sandbox_is_failed_and_its_monitor_ended() {
     std::fs::write(root.join(&damaged).join("state.json"), "{").unwrap();
     std::fs::create_dir(root.join("notes")).unwrap();
 
-    let (sandboxes, _doors) = Sandboxes::open_with(config, Arc::new(NoDriver))
+    let (sandboxes, _doors) = Sandboxes::open_with(config, Arc::new(Fake::default()))
         .await
         .unwrap();
     assert!(!monitor.wait().unwrap().success());
@@ -147,7 +121,7 @@ async fn a_lost_sandbox_is_failed_and_its_monitor_ended() {
     assert_eq!(
         found.state,
         SandboxState::Failed {
-            reason: leftovers::LOST.to_owned()
+            reason: open::INTERRUPTED.to_owned()
         }
     );
     assert_eq!(sandboxes.list().len(), 1);
@@ -172,11 +146,11 @@ async fn the_oldest_ended_sandboxes_are_forgotten() {
         let ended = info(byte, None, SandboxState::Killed);
         let path = dir.path().join(ended.id.to_string());
         std::fs::create_dir_all(&path).unwrap();
-        Entry::new(path, ended, BTreeMap::new(), CancellationToken::new())
-            .save()
+        Entry::new(path, ended, BTreeMap::new())
+            .change(|_| {})
             .unwrap();
     }
-    let (sandboxes, _doors) = Sandboxes::open_with(config, Arc::new(NoDriver))
+    let (sandboxes, _doors) = Sandboxes::open_with(config, Arc::new(Fake::default()))
         .await
         .unwrap();
     let left: Vec<_> = sandboxes
@@ -191,7 +165,7 @@ async fn the_oldest_ended_sandboxes_are_forgotten() {
 async fn a_request_that_cannot_be_met_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let config = SandboxConfig::new(dir.path());
-    let (sandboxes, _doors) = Sandboxes::open_with(config, Arc::new(NoDriver))
+    let (sandboxes, _doors) = Sandboxes::open_with(config, Arc::new(Fake::default()))
         .await
         .unwrap();
     let base = SandboxSpec::default();
@@ -231,7 +205,7 @@ async fn a_request_that_cannot_be_met_leaves_nothing() {
         );
     }
     assert!(sandboxes.list().is_empty());
-    sandboxes.shutdown().await;
+    sandboxes.shutdown(OnShutdown::Kill).await;
     let error = sandboxes
         .create(SandboxSpec::default(), silent())
         .await

@@ -30,6 +30,9 @@ pub struct SandboxBody {
     /// The spaces it may use, the first being its default; all the agent may use if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spaces: Vec<String>,
+    /// Until when it lives when nobody asks for more; for ever by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<super::lifecycle::LeaseBody>,
     /// Free labels; names starting with `rhizome.` are the node's own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
@@ -47,9 +50,10 @@ pub struct Sandbox {
     pub image: String,
     /// Hash of the image.
     pub image_id: String,
-    /// `creating`, `booting`, `ready`, `failed` or `killed`.
+    /// `creating`, `booting`, `ready`, `paused`, `snapshotting`, `hibernating`, `hibernated`,
+    /// `restoring`, `stopping`, `stopped`, `failed`, `lost` or `killed` (`docs/lifecycle.md`).
     pub state: String,
-    /// Why it failed, if it did.
+    /// Why it failed, or what was lost, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Driver, such as `qemu-microvm`.
@@ -65,6 +69,15 @@ pub struct Sandbox {
     /// How long it took to boot, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_ms: Option<u64>,
+    /// Until when it lives when nobody asks for more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<super::lifecycle::Lease>,
+    /// What it slept in last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<String>,
+    /// The sandbox it is a copy of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
     /// The agent it works for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Named>,

@@ -12,6 +12,7 @@ use super::{Context, Failure, short};
 use crate::{
     api::types::{
         Done,
+        lifecycle::{DownBody, Mended},
         node::{Check, CheckStatus, Doctor as Report, Fork, Setting, Settings, Status},
     },
     cli::{
@@ -45,6 +46,17 @@ pub(crate) struct Doctor {
     /// Boot a microVM with KVM even if an earlier answer is remembered
     #[arg(long)]
     probe: bool,
+    /// Finish what an interrupted operation left, and remove what belongs to nothing
+    #[arg(long, conflicts_with = "probe")]
+    fix: bool,
+}
+
+/// Stops the daemon.
+#[derive(Debug, Args)]
+pub(crate) struct Down {
+    /// What becomes of the sandboxes [default: keep]
+    #[arg(long, value_parser = ["keep", "hibernate", "kill"], value_name = "WHAT")]
+    sandboxes: Option<String>,
 }
 
 /// Returns where the daemon on `data_dir`, or on this user's own directory, listens.
@@ -78,12 +90,23 @@ pub(crate) async fn up(context: &Context, args: Up) -> Result<(), Failure> {
     Ok(crate::daemon::run(&dir, args.flags).await?)
 }
 
-pub(crate) async fn down(context: &Context) -> Result<(), Failure> {
-    let status: Status = context.client.get("/v1/status").await?;
-    let _: Done = context
-        .client
-        .post("/v1/down", &serde_json::json!({}))
-        .await?;
+pub(crate) async fn down(context: &Context, args: Down) -> Result<(), Failure> {
+    let asked: Result<Status, Failure> = context.client.get("/v1/status").await;
+    let status = match asked {
+        Ok(status) => status,
+        // What it left behind can be ended all the same.
+        Err(Failure::Unreachable { .. }) if args.sandboxes.as_deref() == Some("kill") => {
+            return end_orphans(context).await;
+        }
+        Err(error) => return Err(error),
+    };
+    if args.sandboxes.as_deref() == Some("hibernate") {
+        context.ui.status("putting the sandboxes to sleep");
+    }
+    let body = DownBody {
+        sandboxes: args.sandboxes.clone(),
+    };
+    let _: Done = context.client.post("/v1/down", &body).await?;
     let deadline = tokio::time::Instant::now() + STOP_DEADLINE;
     while runs(status.pid) && tokio::time::Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -94,7 +117,34 @@ pub(crate) async fn down(context: &Context) -> Result<(), Failure> {
             "wait for it, or end it with `kill -9`; nothing that was acknowledged is lost",
         ));
     }
-    context.ui.line("the daemon is stopped")
+    context.ui.line("the daemon is stopped")?;
+    let running = status.sandboxes.ready;
+    if running > 0 && args.sandboxes.as_deref().unwrap_or("keep") == "keep" {
+        context.ui.status(&format!(
+            "{running} sandboxes run on; `rhizome up` takes them over, `rhizome down --sandboxes kill` ends them"
+        ));
+    }
+    Ok(())
+}
+
+/// Ends the guests of a daemon that is gone.
+async fn end_orphans(context: &Context) -> Result<(), Failure> {
+    let dir = context
+        .data_dir
+        .clone()
+        .or_else(datadir::this_users_data_dir)
+        .unwrap_or_default();
+    let ended = rhizome_sandbox::end_monitors(&dir.join("sandboxes")).await;
+    let ended = ended.map_err(|error| {
+        let hint = error.hint();
+        Failure::usage(
+            error.to_string(),
+            hint.as_deref().unwrap_or("`rhizome up` takes them over"),
+        )
+    })?;
+    context.ui.line(&format!(
+        "no daemon runs; ended {ended} sandboxes that it left"
+    ))
 }
 
 /// Whether the process runs; one that has ended and waits to be reaped does not.
@@ -208,7 +258,38 @@ pub(crate) async fn config_show(context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
+async fn fix(context: &Context) -> Result<(), Failure> {
+    let mended: Mended = context
+        .client
+        .post("/v1/doctor/fix", &serde_json::json!({}))
+        .await?;
+    if context.ui.is_json() {
+        context.ui.object(&mended)?;
+    } else {
+        let done: Vec<_> = mended
+            .done
+            .iter()
+            .filter(|(_, count)| **count > 0)
+            .map(|(what, count)| format!("{count} {what}"))
+            .collect();
+        context.ui.line(&match done.is_empty() {
+            true => "nothing was left to mend".to_owned(),
+            false => format!("mended: {}", done.join(", ")),
+        })?;
+        for problem in &mended.left {
+            context.ui.line(&format!("left as it is: {problem}"))?;
+        }
+    }
+    match mended.left.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Exit(1)),
+    }
+}
+
 pub(crate) async fn doctor(context: &Context, args: Doctor) -> Result<(), Failure> {
+    if args.fix {
+        return fix(context).await;
+    }
     context
         .ui
         .status("checking; KVM is tried by booting, which takes some seconds the first time");

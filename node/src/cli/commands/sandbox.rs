@@ -1,8 +1,10 @@
-//! `rhizome sandbox create|exec|shell|ps|attach|signal|cp|forward|watch-dir|list|logs|kill`.
+//! `rhizome sandbox create|exec|shell|ps|attach|signal|cp|forward|watch-dir|list|logs|kill`, and what
+//! [`lifecycle`] has.
 
 mod copy;
 mod exec;
 mod forward;
+pub(super) mod lifecycle;
 mod programs;
 mod session;
 mod terminal;
@@ -42,7 +44,8 @@ pub(crate) enum Verb {
     /// Boot a sandbox
     #[command(after_help = "Examples:
   rhizome sandbox create
-  rhizome sandbox create --image debian --name bench --agent mender --space findings")]
+  rhizome sandbox create --image debian --name bench --agent mender --space findings
+  rhizome sandbox create --name job --lease 8h --on-lease-end hibernate")]
     Create(Create),
     /// Run a command in a sandbox, its output as it comes
     #[command(after_help = "Examples:
@@ -103,6 +106,45 @@ When this client goes away, a command that is not kept is killed.")]
         /// Name, id or unique prefix of one
         sandbox: String,
     },
+    /// Hold sandboxes: their processors stand still, their memory stays
+    Pause(lifecycle::Some_),
+    /// Let paused sandboxes go on, with their clocks set
+    Unpause(lifecycle::Some_),
+    /// Shut sandboxes down and keep their disks
+    Stop(lifecycle::Some_),
+    /// Boot stopped sandboxes again
+    Start(lifecycle::Some_),
+    /// Write a sandbox down as it is; it goes on
+    #[command(after_help = "Examples:
+  rhizome sandbox snapshot bench
+  rhizome sandbox snapshot bench --hook 'pg_ctl checkpoint' --deadline 1m")]
+    Snapshot(lifecycle::Snapshot),
+    /// Put a sandbox to sleep: memory, programs, files and all, at no cost
+    #[command(after_help = "Examples:
+  rhizome sandbox hibernate bench
+  rhizome sandbox hibernate bench --replicas 2")]
+    Hibernate(lifecycle::Snapshot),
+    /// Wake sandboxes that sleep here; they go on where they were
+    Resume(lifecycle::Some_),
+    /// Make copies of a sandbox that go on beside it
+    #[command(after_help = "Examples:
+  rhizome sandbox fork bench
+  rhizome sandbox fork bench -n 20 --name try --lease 1h --on-lease-end kill")]
+    Fork(lifecycle::Fork),
+    /// Say how long a sandbox lives when nobody asks for more
+    #[command(after_help = "Examples:
+  rhizome sandbox lease bench 8h
+  rhizome sandbox lease bench 8h --then kill
+  rhizome sandbox lease bench 1h --renew        an hour more at least, never less than it has
+  rhizome sandbox lease bench none
+
+Running commands in a sandbox renews no lease.")]
+    Lease(lifecycle::Lease),
+    /// Ask a sandbox's guest whether it answers
+    Health {
+        /// Name, id or unique prefix of one
+        sandbox: String,
+    },
     /// End sandboxes and all that is in them
     Kill {
         /// Name, id or unique prefix of one
@@ -138,6 +180,8 @@ pub(crate) struct Create {
     /// Label; repeat for several
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = super::memory::field)]
     labels: Vec<(String, String)>,
+    #[command(flatten)]
+    lease: lifecycle::LeaseArgs,
 }
 
 pub(crate) async fn run(context: &Context, args: Sandboxing) -> Result<(), Failure> {
@@ -159,6 +203,16 @@ pub(crate) async fn run(context: &Context, args: Sandboxing) -> Result<(), Failu
         Verb::Cp(args) => copy::run(context, args).await,
         Verb::List { all, ended } => list(context, all, ended).await,
         Verb::Logs { sandbox } => logs(context, &sandbox).await,
+        Verb::Pause(args) => lifecycle::word(context, args, "pause").await,
+        Verb::Unpause(args) => lifecycle::word(context, args, "unpause").await,
+        Verb::Stop(args) => lifecycle::word(context, args, "stop").await,
+        Verb::Start(args) => lifecycle::work(context, args, "start").await,
+        Verb::Snapshot(args) => lifecycle::snapshot(context, args, "snapshot").await,
+        Verb::Hibernate(args) => lifecycle::snapshot(context, args, "hibernate").await,
+        Verb::Resume(args) => lifecycle::work(context, args, "resume").await,
+        Verb::Fork(args) => lifecycle::fork(context, args).await,
+        Verb::Lease(args) => lifecycle::lease(context, args).await,
+        Verb::Health { sandbox } => lifecycle::health(context, &sandbox).await,
         Verb::Kill { sandboxes } => kill(context, &sandboxes).await,
     }
 }
@@ -177,6 +231,7 @@ async fn create(context: &Context, args: Create) -> Result<(), Failure> {
         env: args.env.into_iter().collect::<BTreeMap<_, _>>(),
         agent: args.agent,
         spaces: args.spaces,
+        lease: args.lease.body(),
         labels: args.labels.into_iter().collect::<BTreeMap<_, _>>(),
     };
     let lines = context.client.post_lines("/v1/sandboxes", &body).await?;

@@ -1,0 +1,160 @@
+//! `rhizome snapshot list|show|restore|rm`.
+
+use clap::Subcommand;
+use rhizome_memory::now_ms;
+
+use super::{Context, Failure, follow, sandbox::lifecycle::LeaseArgs, short};
+use crate::{
+    api::types::{
+        Done,
+        lifecycle::{RestoreBody, Snapshot, SnapshotTaken, Snapshots},
+        sandbox::SandboxCreated,
+    },
+    cli::{
+        client::encode,
+        ui::{ago, size, utc},
+    },
+};
+
+/// What to do with snapshots.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// List the snapshots that this node keeps
+    List,
+    /// Show what a snapshot consists of
+    Show {
+        /// Id or unique prefix of one
+        snapshot: String,
+    },
+    /// Make a sandbox from a snapshot: the same one again, or another
+    #[command(after_help = "Examples:
+  rhizome snapshot restore 3f1c                     the same sandbox, if it does not run
+  rhizome snapshot restore 3f1c --as-new --name try")]
+    Restore {
+        /// Id or unique prefix of one
+        snapshot: String,
+        /// Make another sandbox, with an id and randomness of its own
+        #[arg(long)]
+        as_new: bool,
+        /// Name of the other sandbox
+        #[arg(long, requires = "as_new")]
+        name: Option<String>,
+        #[command(flatten)]
+        lease: LeaseArgs,
+    },
+    /// Forget snapshots that were taken with `sandbox snapshot`
+    Rm {
+        /// Id or unique prefix of one
+        #[arg(required = true)]
+        snapshots: Vec<String>,
+    },
+}
+
+pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
+    match verb {
+        Verb::List => list(context).await,
+        Verb::Show { snapshot } => show(context, &snapshot).await,
+        Verb::Restore {
+            snapshot,
+            as_new,
+            name,
+            lease,
+        } => {
+            let body = RestoreBody {
+                as_new,
+                name,
+                lease: lease.body(),
+            };
+            restore(context, &snapshot, body).await
+        }
+        Verb::Rm { snapshots } => remove(context, &snapshots).await,
+    }
+}
+
+fn path_of(snapshot: &str) -> String {
+    format!("/v1/snapshots/{}", encode(snapshot))
+}
+
+async fn list(context: &Context) -> Result<(), Failure> {
+    let answer: Snapshots = context.client.get("/v1/snapshots").await?;
+    let columns = [
+        "snapshot", "sandbox", "name", "image", "memory", "stored", "kept", "taken",
+    ];
+    let none = "no snapshots; take one with `rhizome sandbox snapshot`";
+    let now = now_ms();
+    context
+        .ui
+        .list(&answer.snapshots, none, columns, |snapshot: &Snapshot| {
+            [
+                short(&snapshot.id),
+                short(&snapshot.sandbox),
+                snapshot.name.clone().unwrap_or_else(|| "-".to_owned()),
+                snapshot.image.clone(),
+                format!("{} MiB", snapshot.memory_mib),
+                size(snapshot.bytes_stored),
+                kept(snapshot).to_owned(),
+                ago(now, snapshot.taken_ms),
+            ]
+        })
+}
+
+fn kept(snapshot: &Snapshot) -> &'static str {
+    match snapshot.asleep {
+        true => "with the sandbox",
+        false => "until removed",
+    }
+}
+
+async fn show(context: &Context, snapshot: &str) -> Result<(), Failure> {
+    let shown: SnapshotTaken = context.client.get(&path_of(snapshot)).await?;
+    if context.ui.is_json() {
+        return context.ui.object(&shown);
+    }
+    let snapshot = &shown.snapshot;
+    let ui = context.ui;
+    ui.line(&format!("snapshot {}", snapshot.id))?;
+    ui.line(&format!("taken {} UTC", utc(snapshot.taken_ms)))?;
+    ui.line(&format!("of sandbox {}", snapshot.sandbox))?;
+    ui.line(&format!(
+        "{} MiB of memory, {} read, {} new, {} stored",
+        snapshot.memory_mib,
+        size(snapshot.bytes_read),
+        size(snapshot.bytes_new),
+        size(snapshot.bytes_stored)
+    ))?;
+    ui.line(&format!("image {} {}", snapshot.image, snapshot.image_id))?;
+    ui.line(&format!("kept {}", kept(snapshot)))?;
+    for pack in &snapshot.packs {
+        ui.line(&format!("pack {pack}"))?;
+    }
+    Ok(())
+}
+
+async fn restore(context: &Context, snapshot: &str, body: RestoreBody) -> Result<(), Failure> {
+    let path = format!("{}/restore", path_of(snapshot));
+    let lines = context.client.post_lines(&path, &body).await?;
+    let made: SandboxCreated = follow(context.ui, lines).await?;
+    if context.ui.is_json() {
+        return context.ui.object(&made);
+    }
+    let name = made
+        .sandbox
+        .name
+        .as_ref()
+        .map_or_else(String::new, |name| format!(" named {name}"));
+    context
+        .ui
+        .line(&format!("sandbox {}{name} goes on", made.sandbox.id))
+}
+
+async fn remove(context: &Context, snapshots: &[String]) -> Result<(), Failure> {
+    for snapshot in snapshots {
+        let done: Done = context.client.delete(&path_of(snapshot)).await?;
+        if context.ui.is_json() {
+            context.ui.object(&done)?;
+        } else {
+            context.ui.line(&format!("forgot {snapshot}"))?;
+        }
+    }
+    Ok(())
+}

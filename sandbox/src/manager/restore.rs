@@ -1,0 +1,379 @@
+//! Steps and verbs about going on from a snapshot.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    Inner, Sandboxes,
+    act::{Work, perform},
+    boot, capture, create, directory,
+    entry::{Entry, Machine, MachineDisk},
+    now_ms, session,
+};
+use crate::{
+    Progress, SandboxError, SandboxId, SandboxInfo, SnapshotRef,
+    chunks::StoreKey,
+    image::{Image, ImageError},
+    life::{Action, Lease, Phase, Refused, State},
+    progress::step,
+    silent,
+    snapshot::{self, Frozen, HostFacts, Incompatible, Manifest, SnapshotError},
+    staging::make_private_dir,
+};
+
+/// From what a sandbox goes on.
+#[derive(Clone)]
+pub(super) enum Source {
+    /// From the chunk store.
+    Store {
+        manifest: Arc<Manifest>,
+        snapshot: SnapshotRef,
+        key: StoreKey,
+        copy: bool,
+    },
+    /// From another that was just stopped; with the machine it has.
+    Frozen {
+        frozen: Arc<Frozen>,
+        machine: Machine,
+    },
+}
+
+impl Source {
+    /// Whether others may go on from the same.
+    pub(super) fn is_copy(&self) -> bool {
+        match self {
+            Self::Store { copy, .. } => *copy,
+            Self::Frozen { .. } => true,
+        }
+    }
+}
+
+/// How a sandbox is made from a snapshot.
+#[derive(Debug, Clone, Default)]
+pub struct ResumeOptions {
+    /// Make another sandbox, with an id and randomness of its own, instead of the same one.
+    pub as_new: bool,
+    /// The name of another sandbox; the same one keeps its own.
+    pub name: Option<String>,
+    /// Labels instead of those it had.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Its lease.
+    pub lease: Option<Lease>,
+}
+
+impl Sandboxes {
+    /// Wakes a sandbox that sleeps here; one that is paused goes on, one that runs stays as it is.
+    /// One that was lost goes back to what it slept in last, if it ever slept.
+    ///
+    /// # Errors
+    /// [`SandboxError::NoSnapshot`], [`SandboxError::Snapshot`] and whatever the guest's start
+    /// meets; the sandbox then sleeps on.
+    ///
+    /// # Cancel safety
+    /// The work goes on in a task of its own.
+    pub async fn resume(
+        &self,
+        id: &SandboxId,
+        key: &StoreKey,
+        progress: Progress,
+    ) -> Result<SandboxInfo, SandboxError> {
+        let entry = self.inner.entry(id)?;
+        let (inner, key) = (Arc::clone(&self.inner), key.clone());
+        self.spawned(async move {
+            let mut work = Work::new(progress);
+            work.key = Some(key);
+            perform(&inner, &entry, Action::Resume, &mut work).await?;
+            Ok(entry.info())
+        })
+        .await
+    }
+
+    /// Makes a sandbox from any snapshot whose packs are in [`Self::chunks`]: the same one, here,
+    /// or another.
+    ///
+    /// # Errors
+    /// [`SandboxError::Snapshot`], [`SandboxError::Refused`] if the same one runs here,
+    /// [`SandboxError::LimitReached`], and whatever the guest's start meets; nothing is left then.
+    ///
+    /// # Cancel safety
+    /// The work goes on in a task of its own.
+    pub async fn restore(
+        &self,
+        snapshot: &SnapshotRef,
+        key: &StoreKey,
+        options: ResumeOptions,
+        progress: Progress,
+    ) -> Result<SandboxInfo, SandboxError> {
+        let inner = Arc::clone(&self.inner);
+        let (snapshot, key) = (snapshot.clone(), key.clone());
+        self.spawned(async move {
+            let source = load(&inner, snapshot.clone(), &key, options.as_new).await?;
+            let Source::Store { manifest, .. } = &source else {
+                unreachable!("it was loaded from the store");
+            };
+            let remembered = remembered(manifest)?;
+            let asleep = here(&inner, &remembered.info.id, &options)?;
+            let entry = match asleep {
+                Some(entry) => {
+                    let objects = snapshot.objects();
+                    let (store, pin) = (inner.chunks.clone(), capture::asleep(&entry.id));
+                    capture::blocking(&entry, move || store.pin(&pin, &objects)).await??;
+                    entry
+                        .change(|record| record.info.snapshot = Some(snapshot))
+                        .map_err(directory(&entry.dir))?;
+                    entry
+                }
+                None => {
+                    let objects = snapshot.objects();
+                    let made = child(&inner, &remembered, &options, Some(snapshot))?;
+                    // A copy keeps what it is made from only while it is made.
+                    let pin = match options.as_new {
+                        true => capture::pending(&made.id),
+                        false => capture::asleep(&made.id),
+                    };
+                    let store = inner.chunks.clone();
+                    let pinned = capture::blocking(&made, move || store.pin(&pin, &objects)).await;
+                    if let Err(error) = pinned.and_then(|pinned| Ok(pinned?)) {
+                        forget(&inner, &made).await;
+                        return Err(error);
+                    }
+                    made
+                }
+            };
+            let new = entry.phase() == Phase::Creating;
+            let mut work = Work::new(progress);
+            work.source = Some(source);
+            match perform(&inner, &entry, Action::Resume, &mut work).await {
+                Ok(()) => {
+                    if options.as_new {
+                        capture::drop_capture(&inner, &entry).await?;
+                    }
+                    Ok(entry.info())
+                }
+                Err(error) => {
+                    if new {
+                        forget(&inner, &entry).await;
+                    }
+                    Err(error)
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// Reads a manifest and finds out whether it fits here.
+async fn load(
+    inner: &Arc<Inner>,
+    snapshot: SnapshotRef,
+    key: &StoreKey,
+    copy: bool,
+) -> Result<Source, SandboxError> {
+    let (store, wanted, with) = (inner.chunks.clone(), snapshot.manifest, key.clone());
+    let bytes =
+        tokio::task::spawn_blocking(move || store.get_object(&with, capture::KIND, &wanted));
+    let bytes = bytes.await.map_err(|_| SandboxError::Stopping)??;
+    let manifest = Manifest::parse(&bytes)?;
+    let mut host = HostFacts::of(&*inner.driver, manifest.about.accel).await?;
+    // What guests run under here, not what this one ran under.
+    host.accel = inner.accel(&silent()).await?.accel;
+    host.max_memory_mib = inner.config.limits.max_memory_mib;
+    snapshot::compatible(&manifest, &host).map_err(SnapshotError::from)?;
+    Ok(Source::Store {
+        manifest: Arc::new(manifest),
+        snapshot,
+        key: key.clone(),
+        copy,
+    })
+}
+
+fn remembered(manifest: &Manifest) -> Result<capture::Remembered, SandboxError> {
+    let unusable = |what: String| SandboxError::Snapshot(SnapshotError::Manifest { what });
+    let mut remembered: capture::Remembered = serde_json::from_str(&manifest.about.record)
+        .map_err(|error| unusable(error.to_string()))?;
+    if remembered.info.id != manifest.about.sandbox {
+        return Err(unusable("it tells of two sandboxes".to_owned()));
+    }
+    // The manifest is what the monitor is started by; the rest is for people.
+    remembered.info.memory_mib = manifest.about.memory_mib;
+    remembered.info.vcpus = manifest.about.vcpus;
+    remembered.info.accel = manifest.about.accel;
+    remembered
+        .info
+        .image_id
+        .clone_from(&manifest.about.image_id);
+    create::check_pairs(&remembered.info.labels, &remembered.env)?;
+    Ok(remembered)
+}
+
+/// Returns the sandbox if it is here already and sleeps; forgets it if it is over.
+fn here(
+    inner: &Arc<Inner>,
+    id: &SandboxId,
+    options: &ResumeOptions,
+) -> Result<Option<Arc<Entry>>, SandboxError> {
+    if options.as_new {
+        return Ok(None);
+    }
+    let Ok(entry) = inner.entry(id) else {
+        return Ok(None);
+    };
+    match entry.phase() {
+        Phase::Hibernated | Phase::Lost => Ok(Some(entry)),
+        Phase::Killed | Phase::Failed => {
+            inner.entries().remove(id);
+            let _ = std::fs::remove_dir_all(&entry.dir);
+            Ok(None)
+        }
+        phase if phase.is_passing() => Err(entry.refused(Action::Resume, Refused::Busy(phase))),
+        _ => Err(entry.refused(Action::Resume, Refused::Running)),
+    }
+}
+
+/// Lists a sandbox that will be made from another, or from itself elsewhere.
+pub(super) fn child(
+    inner: &Arc<Inner>,
+    remembered: &capture::Remembered,
+    options: &ResumeOptions,
+    snapshot: Option<SnapshotRef>,
+) -> Result<Arc<Entry>, SandboxError> {
+    let mut info = remembered.info.clone();
+    info.state = State::Creating;
+    info.boot_ms = None;
+    info.lease.clone_from(&options.lease);
+    info.snapshot = snapshot;
+    if options.as_new {
+        info.parent = Some(info.id);
+        info.id = create::new_id(inner)?;
+        info.name.clone_from(&options.name);
+        info.created_ms = now_ms();
+        // What it goes on from is not what it slept in.
+        info.snapshot = None;
+    }
+    if let Some(name) = &info.name {
+        create::check_name(name)?;
+    }
+    if let Some(labels) = &options.labels {
+        info.labels.clone_from(labels);
+    }
+    create::list(inner, info, remembered.env.clone())
+}
+
+/// Removes all that is left of a sandbox that could not be made.
+pub(super) async fn forget(inner: &Arc<Inner>, entry: &Arc<Entry>) {
+    entry.kill.cancel();
+    let mut work = Work::new(silent());
+    let _ = perform(inner, entry, Action::Kill, &mut work).await;
+    let _ = capture::release_all(inner, entry).await;
+    inner.entries().remove(&entry.id);
+    let _ = std::fs::remove_dir_all(&entry.dir);
+}
+
+/// Makes the guest's memory, devices and disks.
+pub(super) async fn materialise(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    work: &mut Work,
+) -> Result<(), SandboxError> {
+    let dir = entry.vm_dir();
+    // Half of a former try is of no use.
+    boot::remove(entry, &dir)?;
+    make_private_dir(&dir).map_err(directory(&dir))?;
+    if work.source.is_none() {
+        // What it sleeps in is asked for when nothing else is done to it any more.
+        let none = SandboxError::NoSnapshot { id: entry.id };
+        let (Some(snapshot), Some(key)) = (entry.info().snapshot, work.key.clone()) else {
+            return Err(none);
+        };
+        work.source = Some(load(inner, snapshot, &key, false).await?);
+    }
+    let source = work.source.clone().expect("it was just set");
+    let (saved, machine) = match source {
+        Source::Store {
+            manifest,
+            snapshot,
+            key,
+            ..
+        } => {
+            let image = image_of(inner, &manifest.about.image_id, work).await?;
+            let (store, progress) = (inner.chunks.clone(), Arc::clone(&work.progress));
+            let (from, to) = (Arc::clone(&manifest), dir.clone());
+            step(&work.progress, "fetch", "reading memory and disks");
+            let made = capture::blocking(entry, move || {
+                let reader = store.reader(&key, &snapshot.packs)?;
+                snapshot::materialise(&from, &reader, &to, &progress)
+            })
+            .await??;
+            let machine = machine_of(&manifest, &image, &made.disks);
+            (made.saved, machine)
+        }
+        Source::Frozen { frozen, machine } => {
+            let to = dir.clone();
+            let saved = capture::blocking(entry, move || frozen.instance(&to)).await??;
+            (saved, moved(machine, &dir))
+        }
+    };
+    work.saved = Some(saved);
+    let written = entry.note(|run| run.machine = Some(machine));
+    written.map_err(directory(&entry.dir))
+}
+
+async fn image_of(inner: &Arc<Inner>, image_id: &str, work: &Work) -> Result<Image, SandboxError> {
+    let found = inner.images.resolve(image_id, &work.progress).await;
+    found.map_err(|error| match error {
+        ImageError::Unknown { .. } => SnapshotError::from(Incompatible::Image {
+            image_id: image_id.to_owned(),
+        })
+        .into(),
+        error => error.into(),
+    })
+}
+
+fn machine_of(manifest: &Manifest, image: &Image, disks: &[(u32, std::path::PathBuf)]) -> Machine {
+    let count = disks.iter().map(|(number, _)| number + 1).max();
+    let count = count.unwrap_or(0).max(image.root_format.is_some().into());
+    let disks = (0..count).map(|number| {
+        let written = disks.iter().find(|(other, _)| *other == number);
+        match written {
+            Some((_, path)) => MachineDisk {
+                path: path.clone(),
+                writable: true,
+            },
+            // The only disk that a guest cannot write to is its image's.
+            None => MachineDisk {
+                path: image.root(),
+                writable: false,
+            },
+        }
+    });
+    Machine {
+        kernel: image.kernel(),
+        initramfs: image.initramfs(),
+        disks: disks.collect(),
+        kernel_args: manifest.about.kernel_args.clone(),
+    }
+}
+
+/// The same machine, with its disks in another directory.
+fn moved(mut machine: Machine, dir: &std::path::Path) -> Machine {
+    for disk in machine.disks.iter_mut().filter(|disk| disk.writable) {
+        if let Some(name) = disk.path.file_name() {
+            disk.path = dir.join(name);
+        }
+    }
+    machine
+}
+
+/// Starts a monitor on that memory, and connects before the guest runs.
+pub(super) async fn restore_monitor(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    work: &mut Work,
+) -> Result<(), SandboxError> {
+    let request = entry.request().ok_or_else(|| session::none(entry))?;
+    let saved = work.saved.take().ok_or_else(|| session::none(entry))?;
+    step(&work.progress, "restore", "starting the monitor");
+    work.begun = Some(std::time::Instant::now());
+    let vm = inner.driver.restore(&request, &saved).await?;
+    work.stream = Some(vm.connect().await?);
+    boot::hold(inner, entry, vm)
+}
