@@ -234,6 +234,7 @@ async fn open_sandboxes(config: &Config) -> (Result<Sandboxes, ApiError>, Option
 pub(crate) fn sandbox_config(config: &Config) -> SandboxConfig {
     let mut sandbox = SandboxConfig::new(config.data_dir.join("sandboxes"));
     sandbox.chunks_dir = config.data_dir.join("chunks");
+    sandbox.secrets_dir = config.data_dir.join("secrets");
     sandbox.images_dir.clone_from(&config.images_dir);
     sandbox.kernel.clone_from(&config.kernel);
     sandbox.qemu.clone_from(&config.qemu);

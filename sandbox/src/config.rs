@@ -96,6 +96,8 @@ pub struct SandboxConfig {
     pub qemu: Option<PathBuf>,
     /// How guests run.
     pub accel: Accel,
+    /// Directory of the secrets that sandboxes may use without seeing them.
+    pub secrets_dir: PathBuf,
     /// How much may be used.
     pub limits: Limits,
 }
@@ -106,6 +108,7 @@ impl SandboxConfig {
         let dir = dir.into();
         Self {
             images_dir: dir.join("images"),
+            secrets_dir: dir.join(".secrets"),
             chunks_dir: dir.join("chunks"),
             dir,
             kernel: None,

@@ -169,6 +169,14 @@ pub enum SandboxError {
         /// Which one.
         id: SandboxId,
     },
+    /// The guest has no network as it should have.
+    #[error("the network of sandbox {id} cannot be made")]
+    Network {
+        /// Which one.
+        id: SandboxId,
+        /// Why.
+        source: crate::egress::EgressError,
+    },
     /// The node is going down.
     #[error("the sandbox manager is stopping")]
     Stopping,

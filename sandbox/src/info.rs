@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Accel, Fingerprint, SandboxId,
     chunks::PackId,
+    egress::Policy,
     life::{Lease, State},
 };
 
@@ -26,6 +27,10 @@ pub struct SandboxSpec {
     pub env: BTreeMap<String, String>,
     /// Labels of the caller; the sandbox does not look at them.
     pub labels: BTreeMap<String, String>,
+    /// What it may reach: nothing, if absent.
+    pub network: Policy,
+    /// Names of the node's secrets that it may use.
+    pub secrets: Vec<String>,
     /// Until when it lives without anyone asking for more; for ever if absent.
     pub lease: Option<Lease>,
 }
@@ -39,6 +44,8 @@ impl Default for SandboxSpec {
             vcpus: 0,
             env: BTreeMap::new(),
             labels: BTreeMap::new(),
+            network: Policy::none(),
+            secrets: Vec::new(),
             lease: None,
         }
     }
@@ -122,6 +129,12 @@ pub struct SandboxInfo {
     pub boot_ms: Option<u64>,
     /// Labels of the caller.
     pub labels: BTreeMap<String, String>,
+    /// What it may reach.
+    #[serde(default)]
+    pub network: Policy,
+    /// Names of the node's secrets that it may use.
+    #[serde(default)]
+    pub secrets: Vec<String>,
     /// What runs there, in the terms that memories carry.
     pub fingerprint: Fingerprint,
     /// Until when it lives without anyone asking for more.

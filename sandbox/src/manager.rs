@@ -15,6 +15,7 @@ mod entry;
 mod files;
 mod fork;
 mod leases;
+mod network;
 mod open;
 mod restore;
 mod session;
@@ -48,6 +49,7 @@ use crate::{
     channel::{DoorStream, ExecHandle, ExecRequest, GuestChannel},
     chunks::ChunkStore,
     driver::{VmmDriver, qemu::Qemu, read_console},
+    egress::{Boundaries, EgressConfig, EgressEvent, SecretStore},
     image::ImageStore,
     life::Leases,
     probe::{self, AccelDecision},
@@ -99,6 +101,9 @@ struct Inner {
     dir: PathBuf,
     images: ImageStore,
     chunks: ChunkStore,
+    egress: Boundaries,
+    egress_events: Mutex<Option<mpsc::Receiver<EgressEvent>>>,
+    secrets: SecretStore,
     catalogue: Catalogue,
     driver: Arc<dyn VmmDriver>,
     accel: OnceCell<AccelDecision>,
@@ -151,8 +156,13 @@ impl Sandboxes {
             }
         }
         let (doors, opened) = mpsc::channel(DOOR_QUEUE);
+        let (egress, egress_events) = Boundaries::new(EgressConfig::new(&dir));
+        let secrets = SecretStore::new(&config.secrets_dir);
         let inner = Inner {
             dir,
+            egress,
+            egress_events: Mutex::new(Some(egress_events)),
+            secrets,
             images,
             chunks,
             catalogue,
@@ -237,6 +247,9 @@ impl Sandboxes {
         let entry = self.inner.entry(id)?;
         let channel = entry.channel().await?;
         for (name, value) in entry.record().env {
+            request.env.entry(name).or_insert(value);
+        }
+        for (name, value) in self.inner.egress.env(id) {
             request.env.entry(name).or_insert(value);
         }
         let started = channel.exec(request).await;
@@ -351,6 +364,7 @@ impl Inner {
         ended.sort_unstable();
         let surplus = ended.len().saturating_sub(self.config.limits.max_ended);
         for (_, id) in ended.into_iter().take(surplus) {
+            self.egress.forget(&id);
             if let Some(entry) = entries.remove(&id) {
                 let _ = std::fs::remove_dir_all(&entry.dir);
             }

@@ -60,6 +60,7 @@ impl Node {
                 .map(|lease| self.lease_of(lease))
                 .transpose()?
                 .flatten(),
+            ..SandboxSpec::default()
         };
         let info = sandboxes
             .create(spec, progress)

@@ -20,8 +20,8 @@ use super::{
 use crate::{
     Accel, SandboxError, SandboxInfo,
     command::{Helper, find_program},
-    fingerprint::{self, Tools},
     driver::{Vm, end_process, monitors_in, process_start},
+    fingerprint::{self, Tools},
     life::{Action, Plan},
     probe::boot_id,
     progress::step,

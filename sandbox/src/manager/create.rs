@@ -94,6 +94,7 @@ fn check(spec: &SandboxSpec, inner: &Inner) -> Result<(), SandboxError> {
     if let Some(lease) = &spec.lease {
         lease.clone().checked(now_ms())?;
     }
+    super::network::check(&spec.secrets)?;
     check_pairs(&spec.labels, &spec.env)
 }
 
@@ -166,6 +167,8 @@ async fn describe(
         created_ms: now_ms(),
         boot_ms: None,
         labels: spec.labels,
+        network: spec.network.clone(),
+        secrets: spec.secrets,
         fingerprint: Fingerprint {
             kernel: image.info.kernel.clone(),
             arch: std::env::consts::ARCH.to_owned(),
@@ -176,7 +179,7 @@ async fn describe(
             memory_mib,
             image: image.info.name.clone(),
             image_id: image.info.id.clone(),
-            network: "none".to_owned(),
+            network: spec.network.to_string(),
             ..Fingerprint::default()
         },
         lease: spec.lease,

@@ -145,8 +145,8 @@ fn resume_options(copies: &ForkOptions, number: usize) -> ResumeOptions {
             1 => name.clone(),
             _ => format!("{name}-{number}"),
         }),
-        labels: None,
         lease: copies.lease.clone(),
+        ..ResumeOptions::default()
     }
 }
 

@@ -58,6 +58,8 @@ pub struct ResumeOptions {
     pub labels: Option<BTreeMap<String, String>>,
     /// Its lease.
     pub lease: Option<Lease>,
+    /// What it may reach, instead of what it might where it slept.
+    pub network: Option<crate::egress::Policy>,
 }
 
 impl Sandboxes {
@@ -239,6 +241,16 @@ pub(super) fn child(
     let mut info = remembered.info.clone();
     info.state = State::Creating;
     info.boot_ms = None;
+    // Which secrets of this node it may use is this node's to say, not a snapshot's.
+    let known = inner
+        .entry(&remembered.info.id)
+        .map(|entry| entry.info().secrets);
+    let known = known.unwrap_or_default();
+    info.secrets.retain(|name| known.contains(name));
+    if let Some(network) = &options.network {
+        info.network = network.clone();
+        info.fingerprint.network = network.to_string();
+    }
     info.lease.clone_from(&options.lease);
     info.snapshot = snapshot;
     if options.as_new {

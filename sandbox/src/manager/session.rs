@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use super::{Inner, act::Work, boot, entry::Entry, watch};
+use super::{Inner, act::Work, boot, entry::Entry, network, watch};
 use crate::{
     Accel, SandboxError,
     channel::{ChannelError, ChannelLimits, GuestChannel, Quiesce, Resume},
@@ -103,6 +103,7 @@ async fn try_open(
             });
         }
     };
+    network::attach(inner, entry, &channel).await?;
     inner.tasks.spawn(watch::forward_doors(
         Arc::clone(inner),
         Arc::clone(entry),

@@ -29,6 +29,8 @@ fn info(byte: u8, name: Option<&str>, state: SandboxState) -> SandboxInfo {
         boot_ms: None,
         labels: BTreeMap::new(),
         fingerprint: Fingerprint::default(),
+        network: crate::egress::Policy::none(),
+        secrets: Vec::new(),
         lease: None,
         snapshot: None,
         parent: None,

@@ -15,7 +15,9 @@ use std::{
 };
 
 use futures::future::{BoxFuture, FutureExt};
-use rhizome_guest::wire::{Exec, Exit, Frame, FrameDecoder, Hello, Kind, Payload, Quiesced, Ready};
+use rhizome_guest::wire::{
+    Exec, Exit, Failure, FailureCode, Frame, FrameDecoder, Hello, Kind, Payload, Quiesced, Ready,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
@@ -345,7 +347,15 @@ fn answers(guest: &Guest, frame: &Frame) -> Vec<Frame> {
         }
         Kind::Exec => exec(guest, frame),
         Kind::SetTime | Kind::Reseed => done(),
-        _ => Vec::new(),
+        Kind::Pong | Kind::Credit => Vec::new(),
+        _ => vec![Frame::new(
+            Kind::Failed,
+            frame.stream,
+            &Failure {
+                code: FailureCode::Unsupported,
+                message: "a fake does not do that".to_owned(),
+            },
+        )],
     }
 }
 
