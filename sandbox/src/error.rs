@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 
 use crate::{
-    SandboxId,
+    Breach, SandboxId,
     channel::{ChannelError, ExecError, FileError},
     chunks::ChunkError,
     driver::DriverError,
@@ -119,6 +119,14 @@ pub enum SandboxError {
         /// Why.
         what: String,
     },
+    /// The runtime is not what the sandbox relies on.
+    #[error("the runtime of sandbox {id} is not what it relies on: {}", list(breaches))]
+    Contract {
+        /// Which one.
+        id: SandboxId,
+        /// What does not hold.
+        breaches: Vec<Breach>,
+    },
     /// The lease cannot be had.
     #[error("the lease cannot be had")]
     Lease(#[from] LeaseError),
@@ -182,6 +190,11 @@ pub enum SandboxError {
     Stopping,
 }
 
+fn list(breaches: &[Breach]) -> String {
+    let all: Vec<_> = breaches.iter().map(ToString::to_string).collect();
+    all.join("; ")
+}
+
 impl SandboxError {
     /// Returns what the reader can do about it, in one sentence.
     pub fn hint(&self) -> Option<String> {
@@ -212,6 +225,9 @@ impl SandboxError {
             Self::StateLost { .. } => Some(
                 "`rhizome sandbox resume` goes back to its last snapshot, if it has one; `rhizome sandbox kill` forgets it"
                     .to_owned(),
+            ),
+            Self::Contract { .. } => Some(
+                "resume it where that holds, or go on all the same with `--force`".to_owned(),
             ),
             Self::NoSnapshot { .. } => {
                 Some("what it held is gone; create a new sandbox".to_owned())

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Accel, Fingerprint, SandboxId,
+    Accel, Contract, Fingerprint, SandboxId,
     chunks::PackId,
     egress::Policy,
     life::{Lease, State},
@@ -31,6 +31,8 @@ pub struct SandboxSpec {
     pub network: Policy,
     /// Names of the node's secrets that it may use.
     pub secrets: Vec<String>,
+    /// What is relied on in its runtime.
+    pub requires: Contract,
     /// Until when it lives without anyone asking for more; for ever if absent.
     pub lease: Option<Lease>,
 }
@@ -46,6 +48,7 @@ impl Default for SandboxSpec {
             labels: BTreeMap::new(),
             network: Policy::none(),
             secrets: Vec::new(),
+            requires: Contract::default(),
             lease: None,
         }
     }
@@ -137,6 +140,9 @@ pub struct SandboxInfo {
     pub secrets: Vec<String>,
     /// What runs there, in the terms that memories carry.
     pub fingerprint: Fingerprint,
+    /// What is relied on in its runtime.
+    #[serde(default)]
+    pub requires: Contract,
     /// Until when it lives without anyone asking for more.
     #[serde(default)]
     pub lease: Option<Lease>,

@@ -47,6 +47,6 @@ pub use info::{SandboxInfo, SandboxSpec, SnapshotInfo, SnapshotRef};
 pub use life::State as SandboxState;
 pub use manager::{
     DirEntry, DoorConnection, FileDownload, FileKind, FileStat, ForkOptions, Health, Mended,
-    OnShutdown, ResumeOptions, Sandboxes, SnapshotOptions, end_monitors,
+    OnShutdown, ResumeOptions, Sandboxes, SnapshotOptions, Usage, end_monitors,
 };
 pub use progress::{Progress, ProgressEvent, silent};

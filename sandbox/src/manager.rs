@@ -42,7 +42,7 @@ pub use files::{DirEntry, FileDownload, FileKind, FileStat};
 pub use fork::ForkOptions;
 pub use open::{Mended, end_monitors};
 pub use restore::ResumeOptions;
-pub use verbs::Health;
+pub use verbs::{Health, Usage};
 
 use crate::{
     Progress, SandboxConfig, SandboxError, SandboxId, SandboxInfo, SandboxSpec,

@@ -128,6 +128,7 @@ pub(crate) fn sandbox(error: &SandboxError) -> ApiError {
         }
         SandboxError::StateLost { .. } => (StatusCode::GONE, "state_lost"),
         SandboxError::Refused { why, .. } => (StatusCode::CONFLICT, refusal(*why)),
+        SandboxError::Contract { .. } => (StatusCode::CONFLICT, "contract_broken"),
         SandboxError::NoSnapshot { .. } => (StatusCode::CONFLICT, "no_snapshot"),
         SandboxError::UnknownSnapshot { .. } => (StatusCode::NOT_FOUND, "unknown_snapshot"),
         SandboxError::Lease(_) => (StatusCode::BAD_REQUEST, "bad_request"),

@@ -34,12 +34,12 @@ pub(super) struct Work {
     pub(super) frozen: Option<Arc<Frozen>>,
     /// When the guest was stopped.
     pub(super) stopped: Option<std::time::Instant>,
-    /// A guest's memory and devices, before its monitor runs.
-    pub(super) saved: Option<crate::driver::SavedState>,
     /// The guest's channel, connected before the guest runs.
     pub(super) stream: Option<tokio::net::UnixStream>,
     /// Why the guest is lost.
     pub(super) why: Option<String>,
+    /// Resume: whatever the sandbox relies on.
+    pub(super) force: bool,
     /// The snapshot that was kept.
     pub(super) kept: Option<crate::SnapshotRef>,
     /// When the boot began.
@@ -57,9 +57,9 @@ impl Work {
             copies: Vec::new(),
             frozen: None,
             stopped: None,
-            saved: None,
             stream: None,
             why: None,
+            force: false,
             kept: None,
             begun: None,
         }

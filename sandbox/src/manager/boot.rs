@@ -198,7 +198,7 @@ pub(super) async fn greet(entry: &Entry, work: &mut Work) -> Result<(), SandboxE
             record.info.fingerprint.cpu = format!("host: {cpu}");
         }
     });
-    Ok(())
+    super::create::keeps_contract(&entry.info())
 }
 
 /// Asks the guest to shut down and waits until its monitor ends; one that does not is ended by

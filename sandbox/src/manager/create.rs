@@ -98,6 +98,18 @@ fn check(spec: &SandboxSpec, inner: &Inner) -> Result<(), SandboxError> {
     check_pairs(&spec.labels, &spec.env)
 }
 
+/// Refuses a runtime that is not what the sandbox relies on.
+pub(super) fn keeps_contract(info: &SandboxInfo) -> Result<(), SandboxError> {
+    let breaches = info.requires.check(&info.fingerprint);
+    match breaches.is_empty() {
+        true => Ok(()),
+        false => Err(SandboxError::Contract {
+            id: info.id,
+            breaches,
+        }),
+    }
+}
+
 /// Refuses what is no name of a sandbox.
 pub(super) fn check_name(name: &str) -> Result<(), SandboxError> {
     let invalid = |what: String| Err(SandboxError::Invalid { what });
@@ -182,6 +194,7 @@ async fn describe(
             network: spec.network.to_string(),
             ..Fingerprint::default()
         },
+        requires: spec.requires,
         lease: spec.lease,
         snapshot: None,
         parent: None,

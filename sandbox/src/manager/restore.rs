@@ -58,6 +58,8 @@ pub struct ResumeOptions {
     pub labels: Option<BTreeMap<String, String>>,
     /// Its lease.
     pub lease: Option<Lease>,
+    /// Go on although something that it relies on is not here.
+    pub force: bool,
     /// What it may reach, instead of what it might where it slept.
     pub network: Option<crate::egress::Policy>,
 }
@@ -78,11 +80,35 @@ impl Sandboxes {
         key: &StoreKey,
         progress: Progress,
     ) -> Result<SandboxInfo, SandboxError> {
+        self.wake(id, key, false, progress).await
+    }
+
+    /// As [`Self::resume`], also if something that the sandbox relies on is not here.
+    ///
+    /// # Errors
+    /// As [`Self::resume`], but for [`SandboxError::Contract`].
+    pub async fn resume_anyway(
+        &self,
+        id: &SandboxId,
+        key: &StoreKey,
+        progress: Progress,
+    ) -> Result<SandboxInfo, SandboxError> {
+        self.wake(id, key, true, progress).await
+    }
+
+    async fn wake(
+        &self,
+        id: &SandboxId,
+        key: &StoreKey,
+        force: bool,
+        progress: Progress,
+    ) -> Result<SandboxInfo, SandboxError> {
         let entry = self.inner.entry(id)?;
         let (inner, key) = (Arc::clone(&self.inner), key.clone());
         self.spawned(async move {
             let mut work = Work::new(progress);
             work.key = Some(key);
+            work.force = force;
             perform(&inner, &entry, Action::Resume, &mut work).await?;
             Ok(entry.info())
         })
@@ -109,6 +135,9 @@ impl Sandboxes {
         let (snapshot, key) = (snapshot.clone(), key.clone());
         self.spawned(async move {
             let source = load(&inner, snapshot.clone(), &key, options.as_new).await?;
+            if !options.force {
+                keeps_contract(&source, options.network.as_ref())?;
+            }
             let Source::Store { manifest, .. } = &source else {
                 unreachable!("it was loaded from the store");
             };
@@ -186,6 +215,24 @@ async fn load(
         key: key.clone(),
         copy,
     })
+}
+
+/// Refuses a runtime that is not what the sandbox relies on, before any program of its runs.
+///
+/// What the snapshot holds is as it was; what this host gives it must be the same
+/// ([`snapshot::compatible`]), but for the network.
+fn keeps_contract(
+    source: &Source,
+    network: Option<&crate::egress::Policy>,
+) -> Result<(), SandboxError> {
+    let Source::Store { manifest, .. } = source else {
+        return Ok(());
+    };
+    let mut info = remembered(manifest)?.info;
+    if let Some(network) = network {
+        info.fingerprint.network = network.to_string();
+    }
+    create::keeps_contract(&info)
 }
 
 fn remembered(manifest: &Manifest) -> Result<capture::Remembered, SandboxError> {
@@ -280,7 +327,7 @@ pub(super) async fn forget(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     let _ = std::fs::remove_dir_all(&entry.dir);
 }
 
-/// Makes the guest's memory, devices and disks.
+/// Makes the monitor's directory and finds out what machine it runs.
 pub(super) async fn materialise(
     inner: &Arc<Inner>,
     entry: &Arc<Entry>,
@@ -296,35 +343,21 @@ pub(super) async fn materialise(
         let (Some(snapshot), Some(key)) = (entry.info().snapshot, work.key.clone()) else {
             return Err(none);
         };
-        work.source = Some(load(inner, snapshot, &key, false).await?);
+        let source = load(inner, snapshot, &key, false).await?;
+        if !work.force {
+            keeps_contract(&source, None)?;
+        }
+        work.source = Some(source);
     }
     let source = work.source.clone().expect("it was just set");
-    let (saved, machine) = match source {
-        Source::Store {
-            manifest,
-            snapshot,
-            key,
-            ..
-        } => {
+    let machine = match source {
+        Source::Store { manifest, .. } => {
             let image = image_of(inner, &manifest.about.image_id, work).await?;
-            let (store, progress) = (inner.chunks.clone(), Arc::clone(&work.progress));
-            let (from, to) = (Arc::clone(&manifest), dir.clone());
-            step(&work.progress, "fetch", "reading memory and disks");
-            let made = capture::blocking(entry, move || {
-                let reader = store.reader(&key, &snapshot.packs)?;
-                snapshot::materialise(&from, &reader, &to, &progress)
-            })
-            .await??;
-            let machine = machine_of(&manifest, &image, &made.disks);
-            (made.saved, machine)
+            image.mark_used(&entry.dir).map_err(directory(&entry.dir))?;
+            machine_of(&manifest, &image, &dir)
         }
-        Source::Frozen { frozen, machine } => {
-            let to = dir.clone();
-            let saved = capture::blocking(entry, move || frozen.instance(&to)).await??;
-            (saved, moved(machine, &dir))
-        }
+        Source::Frozen { machine, .. } => moved(machine, &dir),
     };
-    work.saved = Some(saved);
     let written = entry.note(|run| run.machine = Some(machine));
     written.map_err(directory(&entry.dir))
 }
@@ -340,14 +373,15 @@ async fn image_of(inner: &Arc<Inner>, image_id: &str, work: &Work) -> Result<Ima
     })
 }
 
-fn machine_of(manifest: &Manifest, image: &Image, disks: &[(u32, std::path::PathBuf)]) -> Machine {
-    let count = disks.iter().map(|(number, _)| number + 1).max();
+fn machine_of(manifest: &Manifest, image: &Image, dir: &std::path::Path) -> Machine {
+    let disks = &manifest.disks;
+    let count = disks.iter().map(|disk| disk.number + 1).max();
     let count = count.unwrap_or(0).max(image.root_format.is_some().into());
     let disks = (0..count).map(|number| {
-        let written = disks.iter().find(|(other, _)| *other == number);
+        let written = disks.iter().find(|disk| disk.number == number);
         match written {
-            Some((_, path)) => MachineDisk {
-                path: path.clone(),
+            Some(disk) => MachineDisk {
+                path: dir.join(&disk.name),
                 writable: true,
             },
             // The only disk that a guest cannot write to is its image's.
@@ -375,17 +409,34 @@ fn moved(mut machine: Machine, dir: &std::path::Path) -> Machine {
     machine
 }
 
-/// Starts a monitor on that memory, and connects before the guest runs.
+/// Starts a monitor while the guest's memory, devices and disks are made, and connects before the
+/// guest runs.
 pub(super) async fn restore_monitor(
     inner: &Arc<Inner>,
     entry: &Arc<Entry>,
     work: &mut Work,
 ) -> Result<(), SandboxError> {
     let request = entry.request().ok_or_else(|| session::none(entry))?;
-    let saved = work.saved.take().ok_or_else(|| session::none(entry))?;
-    step(&work.progress, "restore", "starting the monitor");
+    let source = work.source.clone().ok_or_else(|| session::none(entry))?;
+    step(&work.progress, "restore", "reading memory and disks");
     work.begun = Some(std::time::Instant::now());
-    let vm = inner.driver.restore(&request, &saved).await?;
+    let vm = match source {
+        Source::Store {
+            manifest,
+            snapshot,
+            key,
+            ..
+        } => {
+            let store = inner.chunks.clone();
+            let reader = capture::blocking(entry, move || store.reader(&key, &snapshot.packs));
+            let reader = Arc::new(reader.await??);
+            let progress = Arc::clone(&work.progress);
+            snapshot::wake(&*inner.driver, &request, manifest, reader, progress)
+                .await?
+                .0
+        }
+        Source::Frozen { frozen, .. } => frozen.fork(&*inner.driver, &request).await?,
+    };
     work.stream = Some(vm.connect().await?);
     boot::hold(inner, entry, vm)
 }

@@ -31,6 +31,7 @@ fn info(byte: u8, name: Option<&str>, state: SandboxState) -> SandboxInfo {
         fingerprint: Fingerprint::default(),
         network: crate::egress::Policy::none(),
         secrets: Vec::new(),
+        requires: crate::Contract::default(),
         lease: None,
         snapshot: None,
         parent: None,
