@@ -14,8 +14,8 @@ use super::{
     types::{
         Done,
         lifecycle::{
-            ForkBody, Health, LeaseBody, Mended, RestoreBody, SnapshotBody, SnapshotTaken,
-            Snapshots,
+            ForkBody, Health, LeaseBody, Mended, RestoreBody, ResumeBody, SnapshotBody,
+            SnapshotTaken, Snapshots,
         },
         sandbox::SandboxCreated,
     },
@@ -95,10 +95,14 @@ async fn hibernate(
     }))
 }
 
-async fn resume(State(node): Shared, Path(sandbox): Path<String>) -> Result<Response, ApiError> {
+async fn resume(
+    State(node): Shared,
+    Path(sandbox): Path<String>,
+    JsonBody(body): JsonBody<ResumeBody>,
+) -> Result<Response, ApiError> {
     node.find_sandbox(&sandbox)?;
     Ok(with_progress(node, move |node, progress| async move {
-        node.resume_sandbox(&sandbox, progress).await
+        node.resume_sandbox(&sandbox, body, progress).await
     }))
 }
 

@@ -17,8 +17,8 @@ use crate::{
     api::types::{
         self, SCHEMA,
         lifecycle::{
-            ForkBody, Forked, Health, LeaseBody, Mended, RestoreBody, Snapshot, SnapshotBody,
-            SnapshotTaken, Snapshots,
+            ForkBody, Forked, Health, LeaseBody, Mended, RestoreBody, ResumeBody, Snapshot,
+            SnapshotBody, SnapshotTaken, Snapshots,
         },
         sandbox::SandboxCreated,
     },
@@ -172,7 +172,7 @@ impl Node {
                 .await
             {
                 Err(error) if is_of_another_key(&error) => last = Some(error),
-                done => return self.shown(done),
+                done => return self.announced(done).await,
             }
         }
         let error = last.expect("there is always one key to try");
@@ -194,6 +194,7 @@ impl Node {
             as_new: body.as_new,
             name: body.name,
             lease: lease.flatten(),
+            force: body.force,
             ..ResumeOptions::default()
         };
         let bound = Bound::of_labels(&found.labels);
@@ -366,6 +367,17 @@ impl Node {
                 .await?;
         }
         Ok(())
+    }
+
+    /// Publishes what a sandbox that goes on is made of, and shows it.
+    async fn announced(
+        &self,
+        done: Result<SandboxInfo, SandboxError>,
+    ) -> Result<SandboxCreated, ApiError> {
+        if let Ok(info) = &done {
+            self.announce_runtime(info).await;
+        }
+        self.shown(done)
     }
 
     fn shown(&self, done: Result<SandboxInfo, SandboxError>) -> Result<SandboxCreated, ApiError> {

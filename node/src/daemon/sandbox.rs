@@ -55,6 +55,7 @@ impl Node {
             vcpus: body.vcpus.unwrap_or(0),
             env: body.env,
             labels,
+            requires: super::memory::parse_contract(body.requires)?,
             lease: body
                 .lease
                 .map(|lease| self.lease_of(lease))
@@ -269,6 +270,7 @@ impl Node {
             vcpus: info.vcpus,
             created_ms: info.created_ms,
             boot_ms: info.boot_ms,
+            requires: info.requires.clone().into(),
             lease: info.lease.as_ref().map(lease_shown),
             snapshot: info
                 .snapshot

@@ -114,6 +114,16 @@ pub struct Snapshots {
     pub snapshots: Vec<Snapshot>,
 }
 
+/// `POST /v1/sandboxes/{id}/resume`; the answer is a stream of
+/// [`super::ProgressLine`]`<`[`super::sandbox::SandboxCreated`]`>`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResumeBody {
+    /// Go on although something that the sandbox relies on is not here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
+}
+
 /// `POST /v1/snapshots/{id}/restore`; the answer is a stream of
 /// [`super::ProgressLine`]`<`[`super::sandbox::SandboxCreated`]`>`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,6 +138,9 @@ pub struct RestoreBody {
     /// Its lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseBody>,
+    /// Go on although something that the sandbox relies on is not here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 /// `POST /v1/sandboxes/{id}/fork`; the answer is a stream of [`super::ProgressLine`]`<`[`Forked`]`>`.

@@ -30,6 +30,9 @@ pub struct SandboxBody {
     /// The spaces it may use, the first being its default; all the agent may use if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spaces: Vec<String>,
+    /// What is relied on in its runtime, one requirement each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requires: Vec<String>,
     /// Until when it lives when nobody asks for more; for ever by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<super::lifecycle::LeaseBody>,
@@ -69,6 +72,9 @@ pub struct Sandbox {
     /// How long it took to boot, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_ms: Option<u64>,
+    /// What is relied on in its runtime.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requires: Vec<String>,
     /// Until when it lives when nobody asks for more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<super::lifecycle::Lease>,

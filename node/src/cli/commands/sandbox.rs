@@ -125,7 +125,10 @@ When this client goes away, a command that is not kept is killed.")]
   rhizome sandbox hibernate bench --replicas 2")]
     Hibernate(lifecycle::Snapshot),
     /// Wake sandboxes that sleep here; they go on where they were
-    Resume(lifecycle::Some_),
+    #[command(after_help = "Examples:
+  rhizome sandbox resume bench
+  rhizome sandbox resume bench --force    also where something it relies on is missing")]
+    Resume(lifecycle::Resume),
     /// Make copies of a sandbox that go on beside it
     #[command(after_help = "Examples:
   rhizome sandbox fork bench
@@ -180,6 +183,9 @@ pub(crate) struct Create {
     /// Label; repeat for several
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = super::memory::field)]
     labels: Vec<(String, String)>,
+    /// What you rely on in its runtime, such as `python3>=3.11`; repeat for several
+    #[arg(long = "requires", value_name = "REQUIREMENT")]
+    requires: Vec<String>,
     #[command(flatten)]
     lease: lifecycle::LeaseArgs,
 }
@@ -206,10 +212,10 @@ pub(crate) async fn run(context: &Context, args: Sandboxing) -> Result<(), Failu
         Verb::Pause(args) => lifecycle::word(context, args, "pause").await,
         Verb::Unpause(args) => lifecycle::word(context, args, "unpause").await,
         Verb::Stop(args) => lifecycle::word(context, args, "stop").await,
-        Verb::Start(args) => lifecycle::work(context, args, "start").await,
+        Verb::Start(args) => lifecycle::start(context, args).await,
         Verb::Snapshot(args) => lifecycle::snapshot(context, args, "snapshot").await,
         Verb::Hibernate(args) => lifecycle::snapshot(context, args, "hibernate").await,
-        Verb::Resume(args) => lifecycle::work(context, args, "resume").await,
+        Verb::Resume(args) => lifecycle::resume(context, args).await,
         Verb::Fork(args) => lifecycle::fork(context, args).await,
         Verb::Lease(args) => lifecycle::lease(context, args).await,
         Verb::Health { sandbox } => lifecycle::health(context, &sandbox).await,
@@ -231,6 +237,7 @@ async fn create(context: &Context, args: Create) -> Result<(), Failure> {
         env: args.env.into_iter().collect::<BTreeMap<_, _>>(),
         agent: args.agent,
         spaces: args.spaces,
+        requires: args.requires,
         lease: args.lease.body(),
         labels: args.labels.into_iter().collect::<BTreeMap<_, _>>(),
     };

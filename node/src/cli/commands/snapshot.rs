@@ -41,6 +41,9 @@ pub(crate) enum Verb {
         name: Option<String>,
         #[command(flatten)]
         lease: LeaseArgs,
+        /// Go on although something that it relies on is not here
+        #[arg(long)]
+        force: bool,
     },
     /// Forget snapshots that were taken with `sandbox snapshot`
     Rm {
@@ -59,11 +62,13 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
             as_new,
             name,
             lease,
+            force,
         } => {
             let body = RestoreBody {
                 as_new,
                 name,
                 lease: lease.body(),
+                force,
             };
             restore(context, &snapshot, body).await
         }

@@ -5,7 +5,7 @@ use clap::Args;
 use super::{Context, Failure, follow, path_of, short};
 use crate::{
     api::types::{
-        lifecycle::{ForkBody, Forked, Health, LeaseBody, SnapshotBody, SnapshotTaken},
+        lifecycle::{ForkBody, Forked, Health, LeaseBody, ResumeBody, SnapshotBody, SnapshotTaken},
         sandbox::{Sandbox, SandboxCreated},
     },
     cli::{
@@ -20,6 +20,17 @@ pub(crate) struct Some_ {
     /// Name, id or unique prefix of one
     #[arg(required = true)]
     sandboxes: Vec<String>,
+}
+
+/// Which sleepers, and how much they may miss.
+#[derive(Debug, Args)]
+pub(crate) struct Resume {
+    /// Name, id or unique prefix of one
+    #[arg(required = true)]
+    sandboxes: Vec<String>,
+    /// Go on although something that it relies on is not here
+    #[arg(long)]
+    force: bool,
 }
 
 /// How long a sandbox lives when nobody asks for more.
@@ -119,14 +130,26 @@ pub(super) async fn word(context: &Context, args: Some_, verb: &str) -> Result<(
     Ok(())
 }
 
+pub(super) async fn start(context: &Context, args: Some_) -> Result<(), Failure> {
+    let nothing = serde_json::json!({});
+    work(context, &args.sandboxes, "start", &nothing).await
+}
+
+pub(super) async fn resume(context: &Context, args: Resume) -> Result<(), Failure> {
+    let body = ResumeBody { force: args.force };
+    work(context, &args.sandboxes, "resume", &body).await
+}
+
 /// Does to each what takes a while.
-pub(super) async fn work(context: &Context, args: Some_, verb: &str) -> Result<(), Failure> {
-    for sandbox in &args.sandboxes {
+async fn work(
+    context: &Context,
+    sandboxes: &[String],
+    verb: &str,
+    body: &impl serde::Serialize,
+) -> Result<(), Failure> {
+    for sandbox in sandboxes {
         let path = format!("{}/{verb}", path_of(sandbox));
-        let lines = context
-            .client
-            .post_lines(&path, &serde_json::json!({}))
-            .await?;
+        let lines = context.client.post_lines(&path, body).await?;
         let done: SandboxCreated = follow(context.ui, lines).await?;
         said(context, &done)?;
     }
