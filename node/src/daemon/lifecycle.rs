@@ -161,16 +161,19 @@ impl Node {
     pub(crate) async fn resume_sandbox(
         &self,
         wanted: &str,
+        body: ResumeBody,
         progress: SandboxProgress,
     ) -> Result<SandboxCreated, ApiError> {
         let info = self.find_sandbox(wanted)?;
         let sandboxes = self.sandboxes()?;
         let mut last = None;
         for key in self.keys_of(&info)? {
-            match sandboxes
-                .resume(&info.id, &key, Arc::clone(&progress))
-                .await
-            {
+            let progress = Arc::clone(&progress);
+            let done = match body.force {
+                true => sandboxes.resume_anyway(&info.id, &key, progress).await,
+                false => sandboxes.resume(&info.id, &key, progress).await,
+            };
+            match done {
                 Err(error) if is_of_another_key(&error) => last = Some(error),
                 done => return self.announced(done).await,
             }
@@ -210,7 +213,7 @@ impl Node {
                 .await;
             match restored {
                 Err(error) if is_of_another_key(&error) => last = Some(error),
-                done => return self.shown(done),
+                done => return self.announced(done).await,
             }
         }
         let error = last.expect("there is always one key to try");
