@@ -8,7 +8,7 @@ mod support;
 use std::time::{Duration, SystemTime};
 
 use rhizome_sandbox::{
-    SandboxSpec,
+    OnShutdown, SandboxSpec,
     channel::{ExecEvent, ExecRequest, ExitStatus, GuestChannel, PtySize, Quiesce, Resume},
     silent,
 };
@@ -33,7 +33,7 @@ async fn a_machine_of_its_own_does_all_of_it() {
         .create(SandboxSpec::default(), silent())
         .await
         .unwrap();
-    let channel = sandboxes.channel(&info.id).unwrap();
+    let channel = sandboxes.channel(&info.id).await.unwrap();
     assert_eq!(channel.ready().warnings, Vec::<String>::new());
 
     nothing_that_left_its_group_escapes(&channel).await;
@@ -41,7 +41,7 @@ async fn a_machine_of_its_own_does_all_of_it() {
     a_port_can_be_reached(&channel).await;
     programs_stop_and_go_on(&channel).await;
     a_resume_sets_the_clock_before_programs_go_on(&channel).await;
-    sandboxes.shutdown().await;
+    sandboxes.shutdown(OnShutdown::Kill).await;
 }
 
 async fn nothing_that_left_its_group_escapes(channel: &GuestChannel) {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use rhizome_sandbox::{
-    Progress, SandboxInfo, SandboxSpec, Sandboxes,
+    OnShutdown, Progress, SandboxInfo, SandboxSpec, Sandboxes,
     image::{ImageError, ImportRequest, Recipe},
 };
 use support::{open, sh, skipped};
@@ -188,5 +188,5 @@ async fn images_are_committed_imported_and_built() {
         .await;
     assert!(matches!(used, Err(ImageError::InUse { .. })), "{used:?}");
     sandboxes.kill(&last.id).await.unwrap();
-    sandboxes.shutdown().await;
+    sandboxes.shutdown(OnShutdown::Kill).await;
 }

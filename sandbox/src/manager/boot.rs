@@ -222,20 +222,14 @@ pub(super) async fn end_monitor(entry: &Entry) -> Result<(), SandboxError> {
     if let Some(vm) = entry.set_vm(None) {
         vm.kill().await;
     }
-    // One that was started and not yet written down.
-    for (pid, started) in monitors_in(&entry.vm_dir()) {
-        let boot_id = boot_id();
-        end_recorded(&Monitor {
-            pid,
-            started,
-            boot_id,
-        })
-        .await;
+    let known = entry.record().run.monitor;
+    // One that was started and not yet written down is there too.
+    for monitor in monitors_of(&entry.vm_dir(), known.clone()) {
+        end_recorded(&monitor).await;
     }
-    let Some(monitor) = entry.record().run.monitor else {
+    if known.is_none() {
         return Ok(());
-    };
-    end_recorded(&monitor).await;
+    }
     let written = entry.note(|run| run.monitor = None);
     written.map_err(directory(&entry.dir))
 }
@@ -252,6 +246,23 @@ pub(super) async fn end_recorded(monitor: &Monitor) {
         }
     };
     let _ = timeout(GONE_LIMIT, gone).await;
+}
+
+/// Returns the monitors that run for a sandbox: the one that was written down, and those that
+/// work in its directory all the same.
+pub(super) fn monitors_of(vm_dir: &Path, known: Option<Monitor>) -> Vec<Monitor> {
+    let mut found: Vec<_> = monitors_in(vm_dir)
+        .into_iter()
+        .map(|(pid, started)| Monitor {
+            pid,
+            started,
+            boot_id: boot_id(),
+        })
+        .collect();
+    found.extend(known.filter(is_alive));
+    found.sort_by_key(|monitor| monitor.pid);
+    found.dedup();
+    found
 }
 
 /// Whether a monitor that was written down runs.

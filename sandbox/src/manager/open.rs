@@ -329,11 +329,11 @@ pub async fn end_monitors(dir: &Path) -> Result<usize, SandboxError> {
         let monitor: Option<Monitor> = Record::read(&found.path())
             .ok()
             .and_then(|record| record.run.monitor);
-        let Some(monitor) = monitor.filter(boot::is_alive) else {
-            continue;
-        };
-        boot::end_recorded(&monitor).await;
-        ended += 1;
+        // Those that were started and not yet written down are found by where they work.
+        for monitor in boot::monitors_of(&found.path().join("vm"), monitor) {
+            boot::end_recorded(&monitor).await;
+            ended += 1;
+        }
     }
     Ok(ended)
 }
