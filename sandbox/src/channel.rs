@@ -18,6 +18,7 @@ mod limits;
 mod mux;
 mod programs;
 mod sleep;
+mod volumes;
 mod watch;
 
 use std::{
@@ -35,6 +36,7 @@ use tokio::{
 };
 
 pub use door::DoorStream;
+pub(crate) use error::printable;
 pub use error::{ChannelError, ExecError, FileError, ForwardError, QuiesceError};
 pub use exec::{ExecEvent, ExecHandle, ExecInput, ExecOutput, ExecRequest, ExitStatus};
 pub use files::FileReader;
@@ -313,6 +315,43 @@ impl GuestChannel {
     /// Any [`FileError`].
     pub async fn remove(&self, path: &str, recursive: bool) -> Result<(), FileError> {
         files::remove(&self.owner.shared, path, recursive).await
+    }
+
+    /// Asks the guest to mount a volume; it asks for what is in it over the stream
+    /// ([`crate::volume::attach`] answers).
+    pub(crate) async fn open_volume(
+        &self,
+        open: &rhizome_guest::wire::VolumeOpen,
+    ) -> Result<DoorStream, FileError> {
+        volumes::open(&self.owner.shared, open).await
+    }
+
+    /// Returns what was changed in a volume, as the guest says: only its amount is checked.
+    pub(crate) async fn scan_volume(
+        &self,
+        volume: [u8; 16],
+        shown: &str,
+    ) -> Result<Vec<rhizome_guest::wire::VolumeEntry>, FileError> {
+        volumes::scan(&self.owner.shared, volume, shown).await
+    }
+
+    /// Opens a file that was changed in a volume.
+    pub(crate) async fn read_volume(
+        &self,
+        volume: &[u8; 16],
+        path: &[u8],
+    ) -> Result<FileReader, FileError> {
+        volumes::read(&self.owner.shared, volume, path).await
+    }
+
+    /// Detaches a volume; what was changed in it is gone.
+    pub(crate) async fn close_volume(
+        &self,
+        volume: [u8; 16],
+        force: bool,
+        shown: &str,
+    ) -> Result<(), FileError> {
+        volumes::close(&self.owner.shared, volume, force, shown).await
     }
 
     /// Pings the agent and returns how long the answer took.

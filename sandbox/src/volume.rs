@@ -6,6 +6,7 @@
 //! [`diff`], [`merge`], [`history`]); attaching a volume to a guest is in [`attach`]
 //! (bytes and rules: `docs/volumes.md`).
 
+pub mod attach;
 pub mod history;
 
 mod codec;

@@ -19,6 +19,7 @@ mod session;
 mod sleep;
 mod stream;
 mod users;
+mod volume;
 mod watch;
 
 use std::{
@@ -39,12 +40,14 @@ use rustix::rand::{GetRandomFlags, getrandom};
 pub(crate) use groups::Groups;
 pub(crate) use host::{power_off, uptime_ms};
 pub(crate) use port::VirtioPort;
+pub(crate) use volume::DISK as VOLUME_DISK;
 pub(crate) use sleep::Sleep;
 
 use outbox::Outbox;
 use programs::Programs;
 use reaper::Reaper;
 use session::Session;
+use volume::Volumes;
 
 /// Stack of each thread, in bytes; buffers live on the heap.
 const STACK_BYTES: usize = 256 * 1024;
@@ -81,6 +84,7 @@ pub(crate) struct Agent {
     pub(crate) programs: Programs,
     pub(crate) groups: Groups,
     pub(crate) sleep: Sleep,
+    pub(crate) volumes: Volumes,
     /// Where the door listens, for `RHIZOME_URL`.
     pub(crate) door_port: u16,
     boot: [u8; 16],
@@ -116,6 +120,7 @@ impl Agent {
             programs: Programs::new(grace),
             groups,
             sleep,
+            volumes: Volumes::default(),
             door_port,
             boot,
             ready,

@@ -17,9 +17,11 @@ pub use exec_id::{ExecId, ParseExecIdError};
 pub use frame::{Frame, FrameDecoder, Kind, contains_magic};
 pub use message::{
     Attach, Attached, Connect, Credit, Entry, Exec, ExecEntry, ExecSignal, Exit, Failure,
-    FailureCode, FileEnd, FileKind, FileRead, FileWrite, Hello, Info, Keep, MakeDir, NetOpen,
-    PathOnly, Payload, PtySize, Quiesce, Quiesced, Ready, Remove, Reseed, Resumed, SetTime, Signal,
-    Stat, Watch, WatchEvent, WatchOp,
+    FailureCode, FileEnd, FileKind, FileRead, FileWrite, Hello, Info, Keep, MAX_VOLUME_MESSAGE,
+    MAX_VOLUME_READ, MakeDir, NetOpen, PathOnly, Payload, PtySize, Quiesce, Quiesced, Ready,
+    Remove, Reseed, Resumed, SetTime, Signal, Stat, VolumeAnswer, VolumeAsk, VolumeClose,
+    VolumeEntry, VolumeFramer, VolumeKind, VolumeOpen, VolumeReply, VolumeScan, Watch, WatchEvent,
+    WatchOp,
 };
 
 /// Version of this protocol; both sides must have the same.

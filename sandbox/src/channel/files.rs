@@ -74,11 +74,17 @@ pub(super) async fn read(
     path: &str,
     from: u64,
 ) -> Result<FileReader, FileError> {
-    let payload = FileRead {
-        path: checked(path)?,
-        from,
-    }
-    .to_payload();
+    read_bytes(shared, checked(path)?, path, from).await
+}
+
+/// Like [`read`], for a path that was checked and need not be text; `path` is what people see.
+pub(super) async fn read_bytes(
+    shared: &Arc<Shared>,
+    bytes: Vec<u8>,
+    path: &str,
+    from: u64,
+) -> Result<FileReader, FileError> {
+    let payload = FileRead { path: bytes, from }.to_payload();
     let mut stream = shared.open(Purpose::Read, Kind::FileRead, payload).await?;
     let frame = stream.expect().await?;
     let stat = match frame.kind {

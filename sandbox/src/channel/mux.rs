@@ -51,6 +51,8 @@ pub(super) enum Purpose {
     Watch,
     Ask,
     Connect,
+    Volume,
+    VolumeScan,
     Door,
     Net,
 }
@@ -79,7 +81,8 @@ impl Purpose {
                 kind,
                 Kind::FileMeta | Kind::InfoReply | Kind::Quiesced | Kind::Done
             ),
-            Self::Connect => {
+            Self::VolumeScan => matches!(kind, Kind::VolumeEntries | Kind::Done),
+            Self::Connect | Self::Volume => {
                 matches!(kind, Kind::Connected | Kind::StreamData | Kind::StreamEof)
             }
             Self::Door => matches!(kind, Kind::StreamData | Kind::StreamEof),
@@ -237,7 +240,7 @@ impl Shared {
                 return Err(self.reason());
             }
             let (open, limit) = match purpose {
-                Purpose::Connect => (streams.connects, self.limits.max_connects),
+                Purpose::Connect | Purpose::Volume => (streams.connects, self.limits.max_connects),
                 _ => (streams.requests, self.limits.max_requests),
             };
             if open >= limit {
@@ -246,7 +249,7 @@ impl Shared {
             let id = streams.next;
             streams.next = id.checked_add(2).ok_or(ChannelError::Busy { limit })?;
             match purpose {
-                Purpose::Connect => streams.connects += 1,
+                Purpose::Connect | Purpose::Volume => streams.connects += 1,
                 _ => streams.requests += 1,
             }
             streams.insert(self, id, purpose)
@@ -493,7 +496,7 @@ impl Streams {
         slot.credit.close();
         match slot.purpose {
             Purpose::Door => self.doors -= 1,
-            Purpose::Connect => self.connects -= 1,
+            Purpose::Connect | Purpose::Volume => self.connects -= 1,
             _ => self.requests -= 1,
         }
         true

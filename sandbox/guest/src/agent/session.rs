@@ -15,7 +15,7 @@ use super::{
     outbox::Outbox,
     programs, sleep, spawn,
     stream::{Cause, Stream},
-    watch,
+    volume, watch,
 };
 
 /// Programs that the host may read at once; running ones have a bound of their own.
@@ -28,6 +28,8 @@ const MAX_FILES: usize = 32;
 const MAX_WATCHES: usize = 16;
 /// Connections of the host that may be open at once.
 const MAX_CONNECTS: usize = 128;
+/// Volumes that may be served at once, and asked about.
+const MAX_VOLUMES: usize = 48;
 /// Connections to the door that may be open at once.
 const MAX_DOORS: usize = 32;
 /// Streams of packets: the one there is, and the one that takes its place.
@@ -54,6 +56,7 @@ enum Family {
     Files,
     Watch,
     Connect,
+    Volume,
     Door,
     Net,
 }
@@ -66,6 +69,7 @@ impl Family {
             Self::Files => MAX_FILES,
             Self::Watch => MAX_WATCHES,
             Self::Connect => MAX_CONNECTS,
+            Self::Volume => MAX_VOLUMES,
             Self::Door => MAX_DOORS,
             Self::Net => MAX_NETS,
         }
@@ -185,6 +189,12 @@ impl Session {
             }
             Kind::Watch => self.run(Family::Watch, frame, watch::run),
             Kind::Connect => self.run(Family::Connect, frame, connect::run),
+            Kind::VolumeOpen | Kind::VolumeScan | Kind::VolumeClose => {
+                let agent = Arc::clone(agent);
+                self.run(Family::Volume, frame, move |stream, frame| {
+                    volume::answer(&agent, stream, frame);
+                });
+            }
             Kind::FileStat
             | Kind::FileList
             | Kind::FileRead

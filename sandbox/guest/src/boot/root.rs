@@ -88,6 +88,8 @@ pub(crate) fn switch(plan: &Plan, warnings: &mut Warnings) -> io::Result<Option<
     mount_on("overlay", "overlay", root, MountFlags::empty(), &options)
         .map_err(|error| because("overlay", &error))?;
     warnings.note("the rhizome command", install_command(root));
+    // The overlay keeps its own hold on the disk; volumes need one to put their changes there.
+    warnings.note("the disk for volumes", keep_disk());
     for dir in ["dev", "proc", "sys", "run"] {
         let target = root.join(dir);
         fs::create_dir_all(&target)?;
@@ -99,6 +101,17 @@ pub(crate) fn switch(plan: &Plan, warnings: &mut Warnings) -> io::Result<Option<
     chroot(".")?;
     chdir("/")?;
     Ok(upper)
+}
+
+fn keep_disk() -> io::Result<()> {
+    let place = Path::new(crate::agent::VOLUME_DISK);
+    let above = place.parent().unwrap_or(place);
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(above)?;
+    fs::create_dir_all(place)?;
+    Ok(mount_move(UPPER, place)?)
 }
 
 fn mount_disk(disk: &Disk, target: &str, flags: MountFlags) -> io::Result<()> {

@@ -133,6 +133,11 @@ impl<'a> Decoder<'a> {
         Ok(head)
     }
 
+    /// Reads all that is left.
+    pub fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
     /// Reads exactly `N` bytes.
     ///
     /// # Errors

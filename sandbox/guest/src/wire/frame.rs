@@ -133,6 +133,17 @@ kinds! {
     /// Opens the guest's network device: [`super::NetOpen`]; answered with `Started`, then packets
     /// in `StreamData` both ways, each behind its length (`u16`).
     NetOpen = 0x50,
+
+    /// Attaches a volume: [`super::VolumeOpen`]; answered with `Connected`, then a stream of
+    /// [`super::VolumeAsk`] from the guest and [`super::VolumeAnswer`] from the host.
+    VolumeOpen = 0x60,
+    /// Asks what was changed in a volume: [`super::VolumeScan`]; answered with
+    /// `VolumeEntries`…, `Done`.
+    VolumeScan = 0x61,
+    /// Some changes, [`super::VolumeEntry`] after [`super::VolumeEntry`].
+    VolumeEntries = 0x62,
+    /// Detaches a volume: [`super::VolumeClose`]; answered with `Done`.
+    VolumeClose = 0x63,
 }
 
 impl Kind {
@@ -149,6 +160,7 @@ impl Kind {
                 | Self::FileEntries
                 | Self::WatchEvents
                 | Self::StreamData
+                | Self::VolumeEntries
         )
     }
 }

@@ -9,6 +9,7 @@ mod guest;
 mod net;
 mod programs;
 mod sleep;
+mod volumes;
 mod watch;
 
 pub use connect::Connect;
@@ -18,6 +19,10 @@ pub use guest::{Info, Reseed, SetTime};
 pub use net::NetOpen;
 pub use programs::{Attach, Attached, ExecEntry, ExecSignal, Keep};
 pub use sleep::{Quiesce, Quiesced, Resumed};
+pub use volumes::{
+    MAX_VOLUME_MESSAGE, MAX_VOLUME_READ, VolumeAnswer, VolumeAsk, VolumeClose, VolumeEntry,
+    VolumeFramer, VolumeKind, VolumeOpen, VolumeReply, VolumeScan,
+};
 pub use watch::{Watch, WatchEvent, WatchOp};
 
 /// Longest path, in bytes.
