@@ -11,6 +11,7 @@ pub mod history;
 
 mod codec;
 mod content;
+mod copy;
 mod diff;
 mod draft;
 mod error;
@@ -23,6 +24,7 @@ mod version;
 mod tests;
 
 pub use content::{Chunker, Content, Digest};
+pub use copy::copy;
 pub use diff::{Change, ChangeKind, diff};
 pub use draft::Draft;
 pub use error::{Malformed, VolumeError};

@@ -14,9 +14,9 @@ use rhizome_sandbox::{
     channel::{ChannelLimits, ExecRequest, GuestChannel},
     chunks::{ChunkStore, PackId, StoreKey},
     volume::{
-        Content, Node, Trees,
-        attach::{AttachError, Attachment, Mount, Target},
-        import,
+        Content, Node, Side, Trees,
+        attach::{AttachError, Attachment, Mount, Taken, Target},
+        import, merge,
     },
 };
 use tokio::net::{UnixListener, UnixStream};
@@ -387,6 +387,136 @@ async fn a_volume_outlives_its_session() {
     );
     assert_eq!((taken.changes, taken.files_read), (1, 1));
     attached.close(&channel, true).await.unwrap();
+}
+
+impl Stored {
+    /// Brings packs here as files that another node sent.
+    fn fetch(&self, from: &ChunkStore, packs: &[PackId], dir: &Path) {
+        for pack in self.store.missing(packs) {
+            let sent = dir.join(pack.to_string());
+            fs::copy(from.path(&pack).unwrap(), &sent).unwrap();
+            self.store.import(&pack, &sent).unwrap();
+        }
+    }
+
+    /// What another node knows after it was told of a checkpoint.
+    fn after(&self, taken: &Taken) -> Self {
+        Self {
+            store: self.store.clone(),
+            root: taken.root.clone(),
+            packs: taken.packs.clone(),
+        }
+    }
+}
+
+const SUMS: &str = "find . -type f -exec sha256sum {} + | sort; find . ! -type f | sort";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_is_attached_elsewhere_after_its_node_is_gone() {
+    let (Some(a), Some(b)) = (Machine::start(), Machine::start()) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let from = folder(dir.path());
+    let home = dir.path().join("a");
+    let on_a = Stored::of(ChunkStore::open(&home).unwrap(), &from);
+    let guest = a.connect().await;
+    let work = a.dir.path().join("work").display().to_string();
+    let attached = on_a.attach(&guest, &work, true).await;
+    let script = "mkdir -p out && head -c 3000000 /dev/urandom > out/random && rm -r old && printf x > src/main";
+    sh(&guest, &format!("cd {work} && {script}")).await;
+    let taken = attached.checkpoint(&guest, on_a.target()).await.unwrap();
+    let was = sh(&guest, &format!("cd {work} && {SUMS}")).await;
+
+    // B has the packs; A goes, with its guest and its disk.
+    let on_b = Stored {
+        store: ChunkStore::open(&dir.path().join("b")).unwrap(),
+        ..on_a.after(&taken)
+    };
+    on_b.fetch(&on_a.store, &taken.packs, dir.path());
+    drop((attached, guest, a, on_a));
+    fs::remove_dir_all(&home).unwrap();
+
+    let guest = b.connect().await;
+    let place = b.dir.path().join("here").display().to_string();
+    let attached = on_b.attach(&guest, &place, true).await;
+    assert_eq!(sh(&guest, &format!("cd {place} && {SUMS}")).await, was);
+    let again = attached.checkpoint(&guest, on_b.target()).await.unwrap();
+    assert_eq!(again.root.digest(), taken.root.digest());
+    attached.close(&guest, false).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_writers_who_were_parted_lose_no_file() {
+    let (Some(a), Some(b)) = (Machine::start(), Machine::start()) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let from = folder(dir.path());
+    let on_a = Stored::of(ChunkStore::open(&dir.path().join("a")).unwrap(), &from);
+    let on_b = Stored {
+        store: ChunkStore::open(&dir.path().join("b")).unwrap(),
+        root: on_a.root.clone(),
+        packs: on_a.packs.clone(),
+    };
+    on_b.fetch(&on_a.store, &on_a.packs, dir.path());
+    let base = on_a.root.clone();
+    // Both write, and neither hears of the other.
+    let write = async |machine: &Machine, stored: &Stored, script: &str| {
+        let guest = machine.connect().await;
+        let work = machine.dir.path().join("work").display().to_string();
+        let attached = stored.attach(&guest, &work, true).await;
+        sh(&guest, &format!("cd {work} && {script}")).await;
+        let taken = attached.checkpoint(&guest, stored.target()).await.unwrap();
+        attached.close(&guest, false).await.unwrap();
+        taken
+    };
+    let ours = write(
+        &a,
+        &on_a,
+        "printf A > readme; printf a > only-a; rm src/main; printf A > both",
+    )
+    .await;
+    let theirs = write(
+        &b,
+        &on_b,
+        "printf B > readme; printf b > only-b; printf B > src/main; printf B > both",
+    )
+    .await;
+    // They meet.
+    on_a.fetch(&on_b.store, &theirs.packs, dir.path());
+    let mut packs = [ours.packs.clone(), theirs.packs.clone(), on_a.packs.clone()].concat();
+    let chunks = on_a.store.reader(&key(), &packs).unwrap();
+    let mut writer = on_a.store.writer(&key());
+    let side = |root, label| Side { root, label };
+    let merged = merge(
+        Trees::new(&chunks),
+        Some(&base),
+        side(&ours.root, "a"),
+        side(&theirs.root, "b"),
+        &mut writer,
+    )
+    .unwrap();
+    packs.extend(writer.finish().unwrap());
+    let all = files(&on_a.store, &merged.root, &packs);
+    for (path, text) in [
+        ("readme", "A"),
+        ("readme.from-b", "B"),
+        ("both", "A"),
+        ("both.from-b", "B"),
+        ("only-a", "a"),
+        ("only-b", "b"),
+        // Removed by one and changed by the other: it stays.
+        ("src/main", "B"),
+        ("src/deep/lib", "two"),
+    ] {
+        assert_eq!(all[path], text, "{path}");
+    }
+    let named = merged
+        .conflicts
+        .iter()
+        .map(|conflict| conflict.path.to_string());
+    assert_eq!(named.collect::<Vec<_>>(), ["both", "readme", "src/main"]);
 }
 
 /// A guest that answers what it likes.
