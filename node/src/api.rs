@@ -11,6 +11,7 @@ pub(crate) mod extract;
 mod image_routes;
 mod lifecycle_routes;
 pub(crate) mod listen;
+mod network_routes;
 pub(crate) mod routes;
 mod sandbox_routes;
 pub(crate) mod serve;

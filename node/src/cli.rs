@@ -12,7 +12,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use self::{
     client::Client,
     commands::{
-        agent, audit, context, daemon, image, invite, memory, mesh, node, runtime, sandbox,
+        agent, audit, context, daemon, image, invite, memory, mesh, node, runtime, sandbox, secret,
         snapshot, space,
     },
     failure::Failure,
@@ -100,6 +100,9 @@ Without a daemon nobody heeds leases: before removing a node for good, use `--sa
     #[command(subcommand)]
     Runtime(runtime::Verb),
     Audit(audit::Audit),
+    /// Keep secrets that sandboxes use without seeing them
+    #[command(subcommand)]
+    Secret(secret::Verb),
     /// Build, import, show and remove sandbox images
     #[command(subcommand)]
     Image(image::Verb),
@@ -192,6 +195,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Context(verb) => context::run(context, verb).await,
         Command::Sandbox(args) => sandbox::run(context, args).await,
         Command::Audit(args) => audit::run(context, args).await,
+        Command::Secret(verb) => secret::run(context, verb).await,
         Command::Image(verb) => image::run(context, verb).await,
         Command::Runtime(verb) => runtime::run(context, verb).await,
         Command::Config(ConfigVerb::Show) => daemon::config_show(context).await,

@@ -17,6 +17,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod memory;
 mod mesh;
 pub(crate) mod names;
+pub(crate) mod network;
 pub(crate) mod node;
 pub(crate) mod runtime;
 pub(crate) mod sandbox;
@@ -141,6 +142,10 @@ impl Daemon {
                 .spawn(remote::serve::serve_peers(Arc::clone(&node), streams));
         }
         node.tasks.spawn(lifecycle::end_leases(Arc::clone(&node)));
+        let events = node.sandboxes().ok().and_then(Sandboxes::egress_events);
+        if let Some(events) = events {
+            node.tasks.spawn(network::note_denials(Arc::clone(&node), events));
+        }
         if let Some(doors) = doors {
             node.tasks
                 .spawn(door::serve_doors(Arc::clone(&node), doors));
@@ -236,6 +241,7 @@ pub(crate) fn sandbox_config(config: &Config) -> SandboxConfig {
     sandbox.chunks_dir = config.data_dir.join("chunks");
     sandbox.secrets_dir = config.data_dir.join("secrets");
     sandbox.images_dir.clone_from(&config.images_dir);
+    sandbox.secrets_dir = config.data_dir.join("secrets");
     sandbox.kernel.clone_from(&config.kernel);
     sandbox.qemu.clone_from(&config.qemu);
     sandbox.accel = config.accel;

@@ -12,6 +12,8 @@ mod invites;
 mod lifecycle;
 #[path = "daemon/mesh.rs"]
 mod mesh;
+#[path = "daemon/network.rs"]
+mod network;
 #[path = "daemon/remote.rs"]
 mod remote;
 #[path = "daemon/sandbox.rs"]

@@ -358,6 +358,20 @@ async fn a_bare_address_is_reached_by_a_rule_about_addresses_alone() {
 }
 
 #[tokio::test]
+async fn a_server_far_away_is_waited_for() {
+    let guarded = Guarded::new("allow 10.0.0.5:7");
+    let port = listen(echo).await;
+    guarded.world.server("10.0.0.5:7", port);
+    // Longer than the guest's stack waits before it asks again.
+    *guarded.world.distance.lock().unwrap() = std::time::Duration::from_millis(2500);
+    let mut stream = guarded.client.connect("10.0.0.5:7").await.unwrap();
+    stream.write_all(b"x").await.unwrap();
+    let mut byte = [0];
+    stream.read_exact(&mut byte).await.unwrap();
+    assert_eq!(guarded.world.dialled().len(), 1);
+}
+
+#[tokio::test]
 async fn a_public_name_does_not_lead_inside() {
     let mut guarded = Guarded::new("allow *.example.org, 10.9.0.0/16");
     for (name, address) in [

@@ -204,7 +204,26 @@ async fn it_has_no_network_but_its_door(
     doors: &mut tokio::sync::mpsc::Receiver<rhizome_sandbox::DoorConnection>,
 ) {
     let links = run(sandboxes, info, "ls /sys/class/net").await;
-    assert_eq!(links.stdout, b"lo\n");
+    assert_eq!(links.stdout, b"lo\nrz0\n");
+    // Nothing is allowed: what is tried fails at once, and is told.
+    let mut events = sandboxes.egress_events().unwrap();
+    let tried = run(
+        sandboxes,
+        info,
+        "nslookup example.org; nc -w 20 192.0.2.1 80",
+    )
+    .await;
+    let said = String::from_utf8_lossy(&tried.stderr).into_owned();
+    assert!(said.contains("refused"), "{said} {tried:?}");
+    let event = events.recv().await.unwrap();
+    assert_eq!(event.sandbox, info.id);
+    assert_eq!(event.denial.denied.destination, "example.org");
+    assert_eq!(
+        events.recv().await.unwrap().denial.denied.destination,
+        "192.0.2.1:80"
+    );
+    assert_eq!(sandboxes.egress().denials(&info.id).len(), 2);
+    it_reaches_what_its_policy_comes_to_allow(sandboxes, info).await;
     let request = sh("printf 'GET /v1/self HTTP/1.0\\r\\n\\r\\n' | nc 127.0.0.1 4580");
     let handle = sandboxes.exec(&info.id, request).await.unwrap();
     let mut door = doors.recv().await.unwrap();
@@ -218,6 +237,21 @@ async fn it_has_no_network_but_its_door(
     drop(door);
     let output = handle.output(1024).await.unwrap();
     assert_eq!(output.stdout, b"hello from the node\n");
+}
+
+async fn it_reaches_what_its_policy_comes_to_allow(sandboxes: &Sandboxes, info: &SandboxInfo) {
+    let policy = "allow 192.0.2.0/24".parse().unwrap();
+    let changed = sandboxes
+        .set_network(&info.id, policy, Vec::new())
+        .await
+        .unwrap();
+    assert_eq!(changed.fingerprint.network, "allow 192.0.2.0/24");
+    // Nobody is at that address; that it is tried is no denial any more.
+    run(sandboxes, info, "nc -w 1 192.0.2.1 80").await;
+    assert_eq!(sandboxes.egress().denials(&info.id).len(), 2);
+    let none = rhizome_sandbox::egress::Policy::none();
+    let closed = sandboxes.set_network(&info.id, none, Vec::new()).await;
+    assert_eq!(closed.unwrap().fingerprint.network, "none");
 }
 
 async fn a_killed_monitor_ends_its_execs_within_five_seconds(
@@ -244,13 +278,9 @@ async fn a_killed_monitor_ends_its_execs_within_five_seconds(
     // The state follows once the monitor is reaped; a request waits for just that, and never
     // meets a fresh guest.
     let error = sandboxes.exec(&info.id, sh("true")).await.unwrap_err();
-    assert!(
-        matches!(error, SandboxError::StateLost { .. }),
-        "{error:?}"
-    );
+    assert!(matches!(error, SandboxError::StateLost { .. }), "{error:?}");
     let state = sandboxes.get("case").unwrap().state;
-    let by_signal =
-        matches!(&state, SandboxState::Lost { what } if what.contains("signal: 9"));
+    let by_signal = matches!(&state, SandboxState::Lost { what } if what.contains("signal: 9"));
     assert!(by_signal, "{state}");
     // What is left of it goes with the same turn; ending it waits for that.
     sandboxes.kill(&info.id).await.unwrap();

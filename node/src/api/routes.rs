@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::{
     exec_routes,
     extract::{JsonBody, Lines, Params, parse_json, read_body},
-    image_routes, lifecycle_routes, sandbox_routes,
+    image_routes, lifecycle_routes, network_routes, sandbox_routes,
     types::{
         Done,
         audit::{AuditPage, AuditParams},
@@ -57,6 +57,8 @@ fn own_routes(node: Arc<Node>) -> Router {
         .merge(sandbox_routes::routes())
         .merge(lifecycle_routes::routes())
         .merge(exec_routes::routes())
+        .merge(network_routes::routes())
+        .merge(network_routes::secret_routes())
         .merge(remote::routes::owner_routes())
         .route("/v1/status", get(status))
         .route("/v1/peers", get(peers))
@@ -86,6 +88,7 @@ fn own_routes(node: Arc<Node>) -> Router {
 /// What a guest may ask too; `caller` goes with every request.
 pub(crate) fn guest(node: Arc<Node>, caller: Caller) -> Router {
     let routes = shared()
+        .merge(network_routes::guest_routes())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(Arc::clone(&node))
@@ -98,6 +101,7 @@ pub(crate) fn peer(node: Arc<Node>, caller: Caller) -> Router {
     let routes = sandbox_routes::routes()
         .merge(exec_routes::routes())
         .merge(lifecycle_routes::sandbox_routes())
+        .merge(network_routes::routes())
         .merge(remote::routes::peer_routes())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)

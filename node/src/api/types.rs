@@ -17,6 +17,7 @@ pub mod image;
 pub mod lifecycle;
 pub mod memory;
 pub mod mesh;
+pub mod network;
 pub mod node;
 pub mod remote;
 pub mod runtime;

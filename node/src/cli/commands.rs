@@ -11,6 +11,7 @@ pub(super) mod mesh;
 pub(super) mod node;
 pub(super) mod runtime;
 pub(super) mod sandbox;
+pub(super) mod secret;
 pub(super) mod snapshot;
 pub(super) mod space;
 

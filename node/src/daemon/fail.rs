@@ -141,6 +141,7 @@ pub(crate) fn sandbox(error: &SandboxError) -> ApiError {
         }
         SandboxError::Exec { source, .. } => exec_code(source),
         SandboxError::File { source, .. } => file_code(source),
+        SandboxError::Network { .. } => (StatusCode::BAD_GATEWAY, "network_failed"),
         SandboxError::Image(_) => (StatusCode::INTERNAL_SERVER_ERROR, "image_failed"),
         SandboxError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
         _ => (StatusCode::INTERNAL_SERVER_ERROR, "sandbox_failed"),

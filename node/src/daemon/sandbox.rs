@@ -48,6 +48,7 @@ impl Node {
             // and its snapshots are kept there.
             None => labels.extend(self.space_labels(&body.spaces)?),
         }
+        let (network, secrets) = self.network_of_new(body.network, body.secrets).await?;
         let spec = SandboxSpec {
             name: body.name,
             image: body.image.unwrap_or_else(|| "minimal".to_owned()),
@@ -56,6 +57,8 @@ impl Node {
             env: body.env,
             labels,
             requires: super::memory::parse_contract(body.requires)?,
+            network,
+            secrets,
             lease: body
                 .lease
                 .map(|lease| self.lease_of(lease))
@@ -279,6 +282,7 @@ impl Node {
             parent: info.parent.map(|parent| parent.to_string()),
             agent: bound.agent.map(|agent| names.agent(&agent)),
             spaces: names.spaces(&bound.spaces),
+            network: info.network.to_string(),
             labels: labels
                 .map(|(label, value)| (label.clone(), value.clone()))
                 .collect(),

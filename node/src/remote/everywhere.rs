@@ -72,6 +72,7 @@ impl Node {
     ) -> Result<SandboxBody, ApiError> {
         let authority = self.need_mesh()?;
         let spaces = self.spaces_of_peer(&authority, peer, &body.spaces)?;
+        self.accept_network(peer, &body, &spaces)?;
         let facts = self.own_facts().await?;
         placement::fits(&facts, &Need::of_sandbox(&body), true)
             .map_err(|unfit| placement::nobody(&[ApiError::denied(unfit)]))?;

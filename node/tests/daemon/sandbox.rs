@@ -7,7 +7,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, code};
+use crate::{
+    network::its_owner_says_what_a_sandbox_may_reach,
+    support::{Daemon, code},
+};
 
 pub(crate) fn qemu_is_missing(test: &str) -> bool {
     let probe = Command::new("qemu-system-x86_64")
@@ -165,6 +168,7 @@ fn a_sandbox_works_for_its_agent_alone() {
         .unwrap();
     assert!(String::from_utf8(taken).unwrap().contains("\"name_taken\""));
     a_reader_is_told_what_does_not_hold_in_its_runtime(&daemon, made);
+    its_owner_says_what_a_sandbox_may_reach(&daemon);
 
     // Input, both outputs, the code.
     let body = json!({"argv": ["sh", "-c", "cat; echo no >&2; exit 7"], "stdin": true});

@@ -216,6 +216,10 @@ impl Gateway {
 
     fn segment(&mut self, segment: &Segment, bytes: &[u8]) {
         let key = (segment.from.port(), segment.to);
+        if self.stack.is_held(&key) {
+            // The guest asks again, and we have no answer yet; the stack would say no.
+            return;
+        }
         if self.stack.has(&key) {
             return self.stack.input(Instant::now(), bytes.to_vec());
         }

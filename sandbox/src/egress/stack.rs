@@ -133,6 +133,12 @@ impl Stack {
         self.connections.contains_key(key)
     }
 
+    /// Whether a connection waits to be accepted or refused.
+    pub(super) fn is_held(&self, key: &Key) -> bool {
+        let connection = self.connections.get(key);
+        connection.is_some_and(|connection| matches!(connection.state, State::Held(_)))
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.connections.len() >= MAX_CONNECTIONS
     }

@@ -5,6 +5,7 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddrV4},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use futures::future::BoxFuture;
@@ -33,6 +34,8 @@ pub(crate) struct World {
     names: Mutex<BTreeMap<String, Vec<Ipv4Addr>>>,
     servers: Mutex<BTreeMap<SocketAddrV4, SocketAddrV4>>,
     pub(crate) own: Mutex<Vec<Ipv4Addr>>,
+    /// How long a connection takes to be made.
+    pub(crate) distance: Mutex<Duration>,
     pub(crate) looked_up: Mutex<Vec<String>>,
     pub(crate) dialled: Mutex<Vec<SocketAddrV4>>,
 }
@@ -78,7 +81,9 @@ impl Outside for World {
     fn connect(&self, to: SocketAddrV4) -> BoxFuture<'_, io::Result<TcpStream>> {
         self.dialled.lock().unwrap().push(to);
         let here = self.servers.lock().unwrap().get(&to).copied();
+        let distance = *self.distance.lock().unwrap();
         Box::pin(async move {
+            tokio::time::sleep(distance).await;
             match here {
                 Some(here) => TcpStream::connect(here).await,
                 None => Err(io::ErrorKind::ConnectionRefused.into()),

@@ -1,6 +1,8 @@
 //! Sandboxes and images.
 use std::collections::BTreeMap;
 
+use rhizome_sandbox::egress::Policy;
+
 use serde::{Deserialize, Serialize};
 
 use super::{Named, remote::Unanswered, schema};
@@ -39,6 +41,12 @@ pub struct SandboxBody {
     /// Free labels; names starting with `rhizome.` are the node's own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// What it may reach: nothing, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Policy>,
+    /// Names of the node's secrets that it may use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
 }
 
 /// A sandbox.
@@ -90,6 +98,9 @@ pub struct Sandbox {
     /// The spaces it may use.
     #[serde(default)]
     pub spaces: Vec<Named>,
+    /// What it may reach, in one line.
+    #[serde(default)]
+    pub network: String,
     /// Labels, without the node's own.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,

@@ -5,6 +5,7 @@ mod copy;
 mod exec;
 mod forward;
 pub(super) mod lifecycle;
+mod policy;
 mod programs;
 mod session;
 mod terminal;
@@ -45,6 +46,7 @@ pub(crate) enum Verb {
     #[command(after_help = "Examples:
   rhizome sandbox create
   rhizome sandbox create --image debian --name bench --agent mender --space findings
+  rhizome sandbox create --image debian --allow example.org --allow '*.pypi.org' --secret API_KEY
   rhizome sandbox create --name job --lease 8h --on-lease-end hibernate")]
     Create(Create),
     /// Run a command in a sandbox, its output as it comes
@@ -148,6 +150,14 @@ Running commands in a sandbox renews no lease.")]
         /// Name, id or unique prefix of one
         sandbox: String,
     },
+    /// Show and change what a sandbox may reach
+    #[command(subcommand)]
+    Policy(policy::Verb),
+    /// Show what a sandbox tried to reach and may not
+    Denials {
+        /// Name, id or unique prefix of one
+        sandbox: String,
+    },
     /// End sandboxes and all that is in them
     Kill {
         /// Name, id or unique prefix of one
@@ -188,6 +198,8 @@ pub(crate) struct Create {
     requires: Vec<String>,
     #[command(flatten)]
     lease: lifecycle::LeaseArgs,
+    #[command(flatten)]
+    network: policy::NetworkArgs,
 }
 
 pub(crate) async fn run(context: &Context, args: Sandboxing) -> Result<(), Failure> {
@@ -219,6 +231,8 @@ pub(crate) async fn run(context: &Context, args: Sandboxing) -> Result<(), Failu
         Verb::Fork(args) => lifecycle::fork(context, args).await,
         Verb::Lease(args) => lifecycle::lease(context, args).await,
         Verb::Health { sandbox } => lifecycle::health(context, &sandbox).await,
+        Verb::Policy(verb) => policy::run(context, verb).await,
+        Verb::Denials { sandbox } => policy::denials(context, &sandbox).await,
         Verb::Kill { sandboxes } => kill(context, &sandboxes).await,
     }
 }
@@ -240,6 +254,8 @@ async fn create(context: &Context, args: Create) -> Result<(), Failure> {
         requires: args.requires,
         lease: args.lease.body(),
         labels: args.labels.into_iter().collect::<BTreeMap<_, _>>(),
+        secrets: args.network.secrets.clone(),
+        network: args.network.policy()?,
     };
     let lines = context.client.post_lines("/v1/sandboxes", &body).await?;
     let created: SandboxCreated = follow(context.ui, lines).await?;
