@@ -13,7 +13,7 @@ mod lifecycle_routes;
 pub(crate) mod listen;
 mod network_routes;
 pub(crate) mod routes;
-mod sandbox_routes;
+pub(crate) mod sandbox_routes;
 pub(crate) mod serve;
 
 pub(crate) use self::exec_pump::end_of;

@@ -12,7 +12,11 @@ use clap::{CommandFactory, Parser, Subcommand};
 use self::{
     client::Client,
     commands::{
+<<<<<<< HEAD
         agent, audit, context, daemon, image, invite, memory, mesh, node, runtime, sandbox, secret,
+=======
+        agent, audit, context, daemon, image, invite, memory, mesh, node, resume, runtime, sandbox,
+>>>>>>> 8d8ecc8 (node: keep snapshots on other nodes, and wake a sandbox wherever it went to sleep)
         snapshot, space,
     },
     failure::Failure,
@@ -79,6 +83,12 @@ Without a daemon nobody heeds leases: before removing a node for good, use `--sa
     Peers,
     /// Show what the nodes of the mesh are and have room for
     Nodes,
+    /// Wake a sandbox, here or on another node, wherever it went to sleep
+    #[command(after_help = "Examples:
+  rhizome resume bench
+  rhizome resume bench --on any
+  rhizome resume bench --on edge")]
+    Resume(resume::Resume),
     /// Make and list spaces
     #[command(subcommand)]
     Space(space::Verb),
@@ -189,6 +199,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Join(args) => mesh::join(context, args).await,
         Command::Peers => mesh::peers(context).await,
         Command::Nodes => node::nodes(context).await,
+        Command::Resume(args) => resume::run(context, args).await,
         Command::Space(verb) => space::run(context, verb).await,
         Command::Agent(verb) => agent::run(context, verb).await,
         Command::Memory(verb) => memory::run(context, verb).await,

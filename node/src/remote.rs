@@ -3,16 +3,22 @@
 //! Nodes speak the daemon's own HTTP API to each other, each request on a control stream of the
 //! mesh that proves who asks. [`grants`] says, purely, what a route takes; [`serve`] lets through
 //! what a peer may; [`on`] passes a request of the owner on to another node; [`ask`] puts a
-//! question of our own. Nothing here coordinates: the asker chooses, the target accepts or
-//! refuses.
+//! question of our own. [`record`] is what a sandbox that sleeps leaves in the memory of its space,
+//! [`hold`] keeps its snapshot on other nodes, [`wake`] goes on from it anywhere. Nothing here
+//! coordinates: the asker chooses, the target accepts or refuses.
 
 pub(crate) mod ask;
 pub(crate) mod everywhere;
 pub(crate) mod facts;
 pub(crate) mod grants;
+pub(crate) mod hold;
 pub(crate) mod keys;
 pub(crate) mod on;
+pub(crate) mod packs;
 pub(crate) mod placement;
 pub(crate) mod proxy;
+pub(crate) mod record;
+pub(crate) mod records;
 pub(crate) mod routes;
 pub(crate) mod serve;
+pub(crate) mod wake;

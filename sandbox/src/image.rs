@@ -21,6 +21,7 @@ mod recipe;
 mod remove;
 mod rootfs;
 mod start;
+mod transfer;
 
 use std::{
     collections::BTreeMap,
@@ -36,6 +37,7 @@ pub use self::{
     import::{ImportError, ImportRequest},
     recipe::{MAX_RECIPE_BYTES, Recipe, RecipeError},
     remove::Removed,
+    transfer::{DescribedPart, ImageDescription},
 };
 use crate::{
     Progress, SandboxConfig, kernel,
@@ -193,6 +195,13 @@ struct Manifest {
     info: ImageInfo,
     parts: BTreeMap<String, Part>,
     root_format: Option<String>,
+}
+
+impl Manifest {
+    /// Returns the id that these parts make.
+    fn computed_id(&self) -> String {
+        assemble::id_of(&self.parts, self.root_format.as_deref(), &self.info.config)
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -10,6 +10,7 @@ pub(super) mod memory;
 pub(super) mod mesh;
 pub(super) mod node;
 pub(super) mod runtime;
+pub(super) mod resume;
 pub(super) mod sandbox;
 pub(super) mod secret;
 pub(super) mod snapshot;

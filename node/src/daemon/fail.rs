@@ -10,6 +10,7 @@ use rhizome_mesh::net::{JoinError, Refusal, ReplicaTimeout};
 use rhizome_sandbox::{
     SandboxError,
     channel::{ExecError, FileError, ForwardError},
+    chunks::ChunkError,
     image::ImageError,
     life::Refused,
     snapshot::SnapshotError,
@@ -235,6 +236,14 @@ pub(crate) fn image(error: &ImageError) -> ApiError {
         _ => (StatusCode::INTERNAL_SERVER_ERROR, "image_failed"),
     };
     ApiError::of(status, code, error).maybe_hint(error.hint())
+}
+
+pub(crate) fn chunks(error: &ChunkError) -> ApiError {
+    if is_disk_full(error) {
+        return full(error);
+    }
+    let status = StatusCode::INTERNAL_SERVER_ERROR;
+    ApiError::of(status, "chunks_failed", error).maybe_hint(error.hint())
 }
 
 fn full<E: Error + fmt::Debug + 'static>(error: &E) -> ApiError {

@@ -23,6 +23,7 @@ use crate::{
         sandbox::SandboxCreated,
     },
     error::ApiError,
+    remote::{placement::Wish, record::Rest},
 };
 
 /// Copies of one request when it does not say how many.
@@ -110,10 +111,11 @@ impl Node {
         let options = self.snapshot_options(&info, &body.hook, body.deadline_ms)?;
         let taken = self
             .sandboxes()?
-            .snapshot(&info.id, options, progress)
+            .snapshot(&info.id, options, Arc::clone(&progress))
             .await
             .map_err(|error| fail::sandbox(&error))?;
-        self.snapshot_taken(&info, &taken, false, &body)
+        self.snapshot_taken(&info, &taken, false, &body, &progress)
+            .await
     }
 
     /// Puts a sandbox to sleep.
@@ -127,20 +129,36 @@ impl Node {
         let options = self.snapshot_options(&info, &body.hook, body.deadline_ms)?;
         let taken = self
             .sandboxes()?
-            .hibernate(&info.id, options, progress)
+            .hibernate(&info.id, options, Arc::clone(&progress))
             .await
             .map_err(|error| fail::sandbox(&error))?;
-        self.snapshot_taken(&info, &taken, true, &body)
+        self.snapshot_taken(&info, &taken, true, &body, &progress)
+            .await
     }
 
-    /// The one place that every snapshot comes through once it is durable here.
-    fn snapshot_taken(
+    /// The one place that every snapshot comes through once it is durable here: other nodes keep it
+    /// too, and learn of it.
+    async fn snapshot_taken(
         &self,
         info: &SandboxInfo,
         taken: &SnapshotRef,
         asleep: bool,
-        _body: &SnapshotBody,
+        body: &SnapshotBody,
+        progress: &SandboxProgress,
     ) -> Result<SnapshotTaken, ApiError> {
+        let wish = match body.held_by.as_deref().map(Wish::parse).transpose()?.flatten() {
+            Some(wish) => wish,
+            None if body.held_by.is_none() => Wish::Any,
+            None => {
+                return Err(ApiError::bad_request("who holds copies is chosen by label")
+                    .hint("as in `--held-by label=zone=home`"));
+            }
+        };
+        let rest = if asleep { Rest::Asleep } else { Rest::Awake };
+        let wanted = body.replicas.map(usize::from);
+        let kept = self
+            .keep_snapshot(info, taken, rest, wanted, &wish, progress)
+            .await?;
         let snapshot = SnapshotInfo {
             snapshot: taken.clone(),
             sandbox: info.id,
@@ -154,6 +172,7 @@ impl Node {
         Ok(SnapshotTaken {
             schema: SCHEMA,
             snapshot: self.snapshot_of(snapshot),
+            kept: Some(kept),
         })
     }
 
@@ -165,6 +184,12 @@ impl Node {
         progress: SandboxProgress,
     ) -> Result<SandboxCreated, ApiError> {
         let info = self.find_sandbox(wanted)?;
+        if let Some(woken) = self.wake_known(&info, &progress).await? {
+            return Ok(SandboxCreated {
+                schema: SCHEMA,
+                sandbox: woken.sandbox,
+            });
+        }
         let sandboxes = self.sandboxes()?;
         let mut last = None;
         for key in self.keys_of(&info)? {
@@ -308,6 +333,7 @@ impl Node {
         Ok(SnapshotTaken {
             schema: SCHEMA,
             snapshot: self.snapshot_of(found),
+            kept: None,
         })
     }
 

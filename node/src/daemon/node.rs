@@ -16,7 +16,7 @@ use crate::{
     control::audit::Audit,
     datadir::DataDir,
     error::ApiError,
-    remote::facts::FactsCache,
+    remote::{facts::FactsCache, packs::Turns, wake::Claims},
 };
 
 /// Streams on the node's own socket at once: `watch` that follows.
@@ -38,6 +38,8 @@ pub(crate) struct Node {
     authority_lock: tokio::sync::Mutex<()>,
     pub(crate) streams: Arc<Semaphore>,
     pub(crate) facts: FactsCache,
+    pub(crate) claims: Claims,
+    pub(crate) turns: Turns,
     pub(crate) host_fingerprint: Hash,
     pub(crate) runtimes: Arc<Runtimes>,
     on_down: Mutex<OnDown>,
@@ -77,6 +79,8 @@ impl Node {
             authority_lock: tokio::sync::Mutex::new(()),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
             facts: FactsCache::default(),
+            claims: Claims::default(),
+            turns: Turns::default(),
             host_fingerprint: host_fingerprint(),
             runtimes: Arc::default(),
             on_down: Mutex::default(),

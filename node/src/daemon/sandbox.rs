@@ -21,9 +21,9 @@ use crate::{
 };
 
 /// The node's own labels begin so; nobody else may set them.
-const OWN_LABELS: &str = "rhizome.";
-const AGENT_LABEL: &str = "rhizome.agent";
-const SPACES_LABEL: &str = "rhizome.spaces";
+pub(crate) const OWN_LABELS: &str = "rhizome.";
+pub(crate) const AGENT_LABEL: &str = "rhizome.agent";
+pub(crate) const SPACES_LABEL: &str = "rhizome.spaces";
 
 impl Node {
     /// Makes a sandbox for an agent; the node writes down whom it works for.
@@ -165,11 +165,11 @@ impl Node {
     }
 
     pub(crate) async fn kill_sandbox(&self, wanted: &str) -> Result<(), ApiError> {
-        let id = self.find_sandbox(wanted)?.id;
-        self.sandboxes()?
-            .kill(&id)
-            .await
-            .map_err(|error| fail::sandbox(&error))
+        let info = self.find_sandbox(wanted)?;
+        let killed = self.sandboxes()?.kill(&info.id).await;
+        killed.map_err(|error| fail::sandbox(&error))?;
+        self.record_end(&info).await;
+        Ok(())
     }
 
     pub(crate) async fn sandbox_logs(&self, wanted: &str) -> Result<String, ApiError> {

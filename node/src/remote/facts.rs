@@ -99,11 +99,6 @@ impl Node {
         .await
     }
 
-    /// Returns the manifests of the snapshots that lie here.
-    pub(crate) fn held_snapshots(&self) -> Vec<String> {
-        Vec::new()
-    }
-
     /// Returns what `peer` says of itself, at most a few seconds old.
     pub(crate) async fn facts_of(&self, peer: NodeId) -> Result<Facts, ApiError> {
         if let Some(facts) = self.facts.get(&peer) {

@@ -145,7 +145,7 @@ fn part_of(path: &Path, hash: String) -> Result<Part, ImageError> {
 }
 
 /// Makes a part readable for the user a monitor runs as, and writable for nobody.
-fn make_read_only(path: &Path) -> Result<(), ImageError> {
+pub(super) fn make_read_only(path: &Path) -> Result<(), ImageError> {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(path, fs::Permissions::from_mode(0o444)).map_err(ImageError::io(path))
 }

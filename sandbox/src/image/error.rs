@@ -113,6 +113,12 @@ pub enum ImageError {
         /// What was given.
         name: String,
     },
+    /// The description of an image is not what it should be.
+    #[error("the description of the image does not hold: {what}")]
+    Description {
+        /// What is wrong with it.
+        what: String,
+    },
     /// Debian's signing keys are not on this machine.
     #[error("the keys that sign Debian's packages are not installed")]
     NoKeyring,
@@ -145,6 +151,7 @@ impl ImageError {
             Self::NotBuilt { name } => Some(format!("build it with `rhizome image build {name}`")),
             Self::Unknown { .. } => Some("`rhizome image list` shows the images; `minimal` and `debian` can be built".to_owned()),
             Self::Ambiguous { .. } => Some("give more characters of the id".to_owned()),
+            Self::Description { .. } => Some("fetch the image from another node, or build it".to_owned()),
             Self::NoKeyring => Some("install them with `apt-get install debian-archive-keyring`".to_owned()),
             Self::NoSpace { .. } => Some("make room, or put images elsewhere with `--images-dir`".to_owned()),
             Self::Import { source, .. } => source.hint(),

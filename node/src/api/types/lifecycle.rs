@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Named, sandbox::Sandbox, schema};
+use super::{Named, remote::Replicated, sandbox::Sandbox, schema};
 
 /// How long a sandbox lives when nobody asks for more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,9 +53,13 @@ pub struct SnapshotBody {
     /// Time that it may take, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
-    /// Other nodes that are to hold the snapshot before this is done.
+    /// Other nodes that are to hold the snapshot before this is done; one, if one is connected, by
+    /// default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u8>,
+    /// Which: `any` (default) or `label=<name>[=<value>]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<String>,
 }
 
 /// A snapshot.
@@ -102,6 +106,9 @@ pub struct SnapshotTaken {
     /// The snapshot.
     #[serde(flatten)]
     pub snapshot: Snapshot,
+    /// Where else it is kept; absent when it was not just taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Replicated>,
 }
 
 /// `GET /v1/snapshots`.

@@ -6,10 +6,11 @@ use super::{Context, Failure, follow, path_of, short};
 use crate::{
     api::types::{
         lifecycle::{ForkBody, Forked, Health, LeaseBody, ResumeBody, SnapshotBody, SnapshotTaken},
+        remote::Replicated,
         sandbox::{Sandbox, SandboxCreated},
     },
     cli::{
-        commands::seconds,
+        commands::{names, seconds},
         ui::{size, utc},
     },
 };
@@ -69,6 +70,9 @@ pub(crate) struct Snapshot {
     /// Other nodes that are to hold the snapshot before this is done
     #[arg(long, value_name = "N")]
     replicas: Option<u8>,
+    /// Which other nodes: `label=NAME[=VALUE]`
+    #[arg(long, value_name = "LABEL")]
+    held_by: Option<String>,
 }
 
 /// How copies are made.
@@ -177,6 +181,7 @@ pub(super) async fn snapshot(context: &Context, args: Snapshot, verb: &str) -> R
         hook: hook(args.hook),
         deadline_ms: args.deadline.map(|seconds| seconds.saturating_mul(1000)),
         replicas: args.replicas,
+        held_by: args.held_by,
     };
     let path = format!("{}/{verb}", path_of(&args.sandbox));
     let lines = context.client.post_lines(&path, &body).await?;
@@ -200,7 +205,29 @@ pub(super) async fn snapshot(context: &Context, args: Snapshot, verb: &str) -> R
         size(snapshot.bytes_read),
         size(snapshot.bytes_new),
         size(snapshot.bytes_stored),
-    ))
+    ))?;
+    if let Some(kept) = &taken.kept {
+        context.ui.line(&copies(kept))?;
+    }
+    Ok(())
+}
+
+/// Says where else a snapshot is kept, and why not in more places.
+fn copies(kept: &Replicated) -> String {
+    let refused: Vec<_> = kept
+        .refused
+        .iter()
+        .map(|refused| format!("{} does not: {}", refused.node, refused.problem))
+        .collect();
+    let mut said = match (&kept.record, kept.holders.is_empty()) {
+        (None, _) => "kept on this node alone: the sandbox belongs to no space".to_owned(),
+        (Some(_), true) => "kept on this node alone: no other node holds a copy".to_owned(),
+        (Some(_), false) => format!("also kept by {}", names(&kept.holders, "nobody")),
+    };
+    if !refused.is_empty() {
+        said.push_str(&format!(" ({})", refused.join("; ")));
+    }
+    said
 }
 
 pub(super) async fn fork(context: &Context, args: Fork) -> Result<(), Failure> {

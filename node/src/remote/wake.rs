@@ -1,0 +1,540 @@
+//! Waking a sandbox that sleeps, on any node that has its space.
+//!
+//! The record says what it sleeps in and who holds that; it is in every reader's own view of the
+//! memory, so the node it slept on need not be there any more. Exactly one node wakes it while the
+//! nodes can talk to each other: before anything is fetched, the claim is put to one node that all
+//! of them agree on, the one that ran it last, or else the first by rendezvous. Nodes that a
+//! partition keeps apart may both wake it; their two records then stand side by side.
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use axum::http::StatusCode;
+use rhizome_identity::{AgentId, NodeId, Role, SpaceId};
+use rhizome_memory::FragmentId;
+use rhizome_sandbox::{
+    Progress, ProgressEvent, ResumeOptions, SandboxId, SandboxInfo,
+    chunks::MAX_FILE_BYTES, life::Phase,
+};
+
+use super::{
+    ask::find_node,
+    hold::seed,
+    placement::{self, Need, Wish, rank, rendezvous},
+    record::{Found, Record, Rest},
+};
+use crate::{
+    api::types::{
+        SCHEMA,
+        remote::{ClaimBody, Claimed, ResumeBody, Resumed},
+    },
+    daemon::{
+        caller::Caller,
+        fail,
+        names::Names,
+        node::Node,
+        sandbox::{AGENT_LABEL, Bound, SPACES_LABEL},
+    },
+    error::ApiError,
+};
+
+/// What a manifest is called in the chunk store.
+pub(crate) const MANIFEST: &str = "snapshot";
+/// For how long a claim stands before what came of it must be in the record.
+const CLAIM: Duration = Duration::from_secs(600);
+/// Most claims that are kept; the oldest make room.
+const MAX_CLAIMS: usize = 1_024;
+/// How long the node that decides may take.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most nodes that are asked to decide, one after the other.
+const MAX_ARBITERS: usize = 5;
+/// Label of a sandbox whose agent is another one than where it came from: the one it had.
+const FORMER_AGENT_LABEL: &str = "rhizome.agent.was";
+
+/// Who may wake which sandbox, as this node has decided.
+#[derive(Debug, Default)]
+pub(crate) struct Claims(Mutex<BTreeMap<SandboxId, Claim>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Claim {
+    by: NodeId,
+    record: FragmentId,
+    since: Instant,
+}
+
+impl Claims {
+    /// Grants the claim unless another node has it; returns who has it then.
+    fn take(&self, sandbox: SandboxId, by: NodeId, record: FragmentId) -> Result<(), NodeId> {
+        let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        claims.retain(|_, claim| claim.since.elapsed() < CLAIM);
+        if let Some(claim) = claims.get(&sandbox)
+            && claim.by != by
+            && claim.record == record
+        {
+            return Err(claim.by);
+        }
+        if claims.len() >= MAX_CLAIMS
+            && let Some(oldest) = claims.iter().min_by_key(|(_, claim)| claim.since)
+        {
+            let oldest = *oldest.0;
+            claims.remove(&oldest);
+        }
+        let since = Instant::now();
+        claims.insert(sandbox, Claim { by, record, since });
+        Ok(())
+    }
+
+    fn give_back(&self, sandbox: &SandboxId, by: &NodeId) {
+        let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if claims.get(sandbox).is_some_and(|claim| claim.by == *by) {
+            claims.remove(sandbox);
+        }
+    }
+}
+
+impl Node {
+    /// Wakes a sandbox where the request says.
+    pub(crate) async fn resume(
+        self: &Arc<Self>,
+        caller: &Caller,
+        body: ResumeBody,
+        progress: Progress,
+    ) -> Result<Resumed, ApiError> {
+        let found = self.find_record(caller, &body.what).await?;
+        if let Caller::Peer(peer) = caller {
+            let what = "the sandbox";
+            self.peer_may(peer, &found.record.spaces, Role::Writer, what)?;
+            let facts = self.own_facts().await?;
+            placement::fits(&facts, &need_of(&found.record), true)
+                .map_err(|unfit| placement::nobody(&[ApiError::denied(unfit)]))?;
+            return self.wake_here(&found, body.force, &progress).await;
+        }
+        let Some(on) = &body.on else {
+            return self.wake_here(&found, body.force, &progress).await;
+        };
+        let targets = match Wish::parse(on)? {
+            Some(wish) => self.places_for(&found.record, &wish).await?,
+            None => vec![find_node(&*self.need_mesh()?, on)?],
+        };
+        let mut refusals = Vec::new();
+        for target in targets {
+            let woken = if target == self.id() {
+                self.wake_here(&found, body.force, &progress).await
+            } else {
+                let there = ResumeBody {
+                    what: found.record.sandbox.to_string(),
+                    on: None,
+                    force: body.force,
+                };
+                let told = |step: crate::api::types::Progress| {
+                    progress(ProgressEvent {
+                        step: &step.step,
+                        detail: &step.detail,
+                        done: step.done,
+                        total: step.total,
+                    });
+                };
+                self.command(target, "/v1/resume", &there, told).await
+            };
+            match woken {
+                Ok(woken) => return Ok(woken),
+                // Another node would say the same.
+                Err(error) if matches!(error.code(), "runs_elsewhere" | "state_lost") => {
+                    return Err(error);
+                }
+                Err(error) => refusals.push(error),
+            }
+        }
+        match refusals.len() {
+            1 => Err(refusals.swap_remove(0)),
+            _ => Err(placement::nobody(&refusals)),
+        }
+    }
+
+    /// Returns the nodes that could run it, the best first.
+    async fn places_for(&self, record: &Record, wish: &Wish) -> Result<Vec<NodeId>, ApiError> {
+        let need = need_of(record);
+        let candidates = self.candidates(wish, &need).await?;
+        // Equal ones in the order that every asker sees for this sandbox.
+        let (fit, _) = rank(wish, &need, &seed(&record.sandbox), candidates);
+        Ok(fit.into_iter().map(|candidate| candidate.node).collect())
+    }
+
+    /// Wakes it on this node.
+    pub(crate) async fn wake_here(
+        &self,
+        found: &Found,
+        force: bool,
+        progress: &Progress,
+    ) -> Result<Resumed, ApiError> {
+        self.sandboxes()?;
+        if !force {
+            self.may_wake(&found.record)?;
+        }
+        let arbiter = self.claim(found, force).await?;
+        match self.wake_claimed(found, progress).await {
+            Ok(woken) => Ok(woken),
+            Err(error) => {
+                self.give_back(found, arbiter).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Wakes a sandbox that sleeps here and of which the mesh has a record; `None` for another one.
+    pub(crate) async fn wake_known(
+        &self,
+        info: &SandboxInfo,
+        progress: &Progress,
+    ) -> Result<Option<Resumed>, ApiError> {
+        let bound = Bound::of(info);
+        let Some(space) = bound.spaces.first() else {
+            return Ok(None);
+        };
+        if info.state.phase() != Phase::Hibernated {
+            return Ok(None);
+        }
+        match self.record_of(space, &info.id).await? {
+            Some(found) => self.wake_here(&found, false, progress).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns what is known of a sandbox that slept here, wherever it was since.
+    fn asleep_here(&self, sandbox: &SandboxId) -> Option<SandboxInfo> {
+        let info = self.sandboxes().ok()?.get(&sandbox.to_string()).ok()?;
+        let asleep = matches!(info.state.phase(), Phase::Hibernated | Phase::Lost);
+        (info.id == *sandbox && asleep).then_some(info)
+    }
+
+    /// Says whether the record lets it be woken here without losing anything.
+    fn may_wake(&self, record: &Record) -> Result<(), ApiError> {
+        let authority = self.replica.authority();
+        let runner = Names(&authority).node(&record.runner);
+        match record.rest {
+            Rest::Asleep => Ok(()),
+            Rest::Ended => Err(ApiError::new(
+                StatusCode::GONE,
+                "sandbox_gone",
+                "the sandbox was ended",
+            )
+            .hint("add `--force` to wake it as it was when it slept last")),
+            Rest::Awake if record.runner == self.id() => Ok(()),
+            Rest::Awake if self.connected().contains(&record.runner) => {
+                Err(runs_elsewhere(&runner.to_string()))
+            }
+            Rest::Awake => {
+                let message = format!(
+                    "the sandbox ran on `{runner}`, which is gone; what it did since its last snapshot is lost"
+                );
+                Err(ApiError::new(StatusCode::CONFLICT, "state_lost", message)
+                    .hint("add `--force` to wake it as it was then"))
+            }
+        }
+    }
+
+    /// Asks the node that all agree on whether this one may wake it; returns which that was.
+    async fn claim(&self, found: &Found, force: bool) -> Result<Option<NodeId>, ApiError> {
+        let body = claim_of(found, false);
+        for arbiter in self.arbiters(found) {
+            let answer = if arbiter == self.id() {
+                self.decide(&self.id(), &body).await
+            } else {
+                self.tell(arbiter, "/v1/remote/claim", &body, CLAIM_TIMEOUT)
+                    .await
+            };
+            match answer {
+                Ok(Claimed { granted: true, .. }) => return Ok(Some(arbiter)),
+                Ok(_) if force => return Ok(Some(arbiter)),
+                Ok(Claimed { why, .. }) => {
+                    let why = why.unwrap_or_else(|| "another node".to_owned());
+                    return Err(runs_elsewhere(&why));
+                }
+                // It does not answer: the next one decides for whoever sees the same.
+                Err(error) => {
+                    tracing::debug!(node = %arbiter.fmt_short(), %error, "no answer to a claim");
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    async fn give_back(&self, found: &Found, arbiter: Option<NodeId>) {
+        match arbiter {
+            Some(arbiter) if arbiter == self.id() => {
+                self.claims.give_back(&found.record.sandbox, &self.id());
+            }
+            Some(arbiter) => {
+                let body = claim_of(found, true);
+                // A claim that is not given back runs out by itself.
+                let _: Result<Claimed, _> = self
+                    .tell(arbiter, "/v1/remote/claim", &body, CLAIM_TIMEOUT)
+                    .await;
+            }
+            None => {}
+        }
+    }
+
+    /// Returns the nodes that may decide, in the order in which everybody asks them.
+    fn arbiters(&self, found: &Found) -> Vec<NodeId> {
+        let authority = self.replica.authority();
+        let mut nodes = self.connected();
+        nodes.push(self.id());
+        nodes.retain(|node| {
+            let role = authority.role_in(node, &found.space);
+            role.is_some_and(Role::can_write)
+        });
+        arbiters(nodes, &found.record)
+    }
+
+    /// Answers another node's claim.
+    pub(crate) async fn answer_claim(
+        &self,
+        peer: &NodeId,
+        body: ClaimBody,
+    ) -> Result<Claimed, ApiError> {
+        let (space, sandbox, _) = parse(&body)?;
+        self.peer_may(peer, &[space], Role::Writer, "waking a sandbox of that space")?;
+        if body.release {
+            self.claims.give_back(&sandbox, peer);
+            return Ok(claimed(None));
+        }
+        self.decide(peer, &body).await
+    }
+
+    async fn decide(&self, by: &NodeId, body: &ClaimBody) -> Result<Claimed, ApiError> {
+        let (space, sandbox, record) = parse(body)?;
+        let me = self.name();
+        if *by != self.id() && self.runs(&sandbox) {
+            return Ok(claimed(Some(me)));
+        }
+        if let Some(found) = self.record_of(&space, &sandbox).await?
+            && found.fragment != record
+            && self.replica.holds(&record)
+            && found.record.rest == Rest::Awake
+            && found.record.runner != *by
+        {
+            // What the asker knows is superseded by what we know.
+            let authority = self.replica.authority();
+            let runner = Names(&authority).node(&found.record.runner);
+            return Ok(claimed(Some(runner.to_string())));
+        }
+        match self.claims.take(sandbox, *by, record) {
+            Ok(()) => Ok(claimed(None)),
+            Err(holder) => {
+                let authority = self.replica.authority();
+                let holder = Names(&authority).node(&holder);
+                Ok(claimed(Some(holder.to_string())))
+            }
+        }
+    }
+
+    /// Returns whether a sandbox runs here, or is about to.
+    fn runs(&self, sandbox: &SandboxId) -> bool {
+        let all = self.sandboxes();
+        let info = all.ok().and_then(|all| all.get(&sandbox.to_string()).ok());
+        info.is_some_and(|info| info.id == *sandbox && info.state.is_running())
+    }
+
+    async fn wake_claimed(&self, found: &Found, progress: &Progress) -> Result<Resumed, ApiError> {
+        let record = &found.record;
+        let key = self.store_key_of(&found.space, record.epoch)?;
+        self.pin_for_wake(record).await?;
+        let objects = record.snapshot.objects();
+        let limit = (objects.len() as u64).saturating_mul(MAX_FILE_BYTES as u64);
+        let packs = self.bring(&objects, &record.holders, limit, progress).await?;
+        let image = self
+            .bring_image(&record.image_id, &record.holders, progress)
+            .await?;
+        let sandboxes = self.sandboxes()?;
+        let (labels, agent, mut notes) = match self.asleep_here(&record.sandbox) {
+            // It comes back to where it was, and to the agent it had.
+            Some(info) => {
+                let authority = self.replica.authority();
+                let agent = Bound::of(&info).agent;
+                let agent = agent.map(|agent| (agent, Names(&authority).agent(&agent).name));
+                (info.labels, agent, Vec::new())
+            }
+            None => self.labels_here(record).await?,
+        };
+        let options = ResumeOptions {
+            labels: Some(labels),
+            ..ResumeOptions::default()
+        };
+        let restored = sandboxes.restore(&record.snapshot, &key, options, Arc::clone(progress));
+        let info: SandboxInfo = restored.await.map_err(|error| fail::sandbox(&error))?;
+        if info.id != record.sandbox {
+            // The manifest is another sandbox's: whoever wrote the record lied.
+            let _ = sandboxes.kill(&info.id).await;
+            let message = "the record names the snapshot of another sandbox";
+            return Err(ApiError::new(StatusCode::CONFLICT, "bad_record", message));
+        }
+        if let Err(error) = self
+            .record_change(found.space, record, Rest::Awake, agent)
+            .await
+        {
+            notes.push(format!("that it runs here could not be written down: {error}"));
+        }
+        if !found.forks.is_empty() {
+            notes.push(format!(
+                "{} other versions of it were made without knowing of this one",
+                found.forks.len()
+            ));
+        }
+        Ok(Resumed {
+            schema: SCHEMA,
+            sandbox: self.sandbox_of(info),
+            taken_ms: record.snapshot.taken_ms,
+            fetched_bytes: packs + image,
+            notes,
+        })
+    }
+
+    /// Returns the labels it has here, and its agent.
+    ///
+    /// An agent speaks where its key lies. If that is another node, the sandbox works for one of
+    /// this node from now on, made for the purpose and named after the other.
+    async fn labels_here(
+        &self,
+        record: &Record,
+    ) -> Result<
+        (
+            BTreeMap<String, String>,
+            Option<(AgentId, String)>,
+            Vec<String>,
+        ),
+        ApiError,
+    > {
+        let mut labels = record.labels.clone();
+        let spaces: Vec<_> = record.spaces.iter().map(ToString::to_string).collect();
+        labels.insert(SPACES_LABEL.to_owned(), spaces.join(","));
+        let Some((was, name)) = &record.agent else {
+            return Ok((labels, None, Vec::new()));
+        };
+        if self.local_agent(was).is_ok() {
+            labels.insert(AGENT_LABEL.to_owned(), was.to_string());
+            return Ok((labels, record.agent.clone(), Vec::new()));
+        }
+        let authority = self.need_mesh()?;
+        let home = authority.agent(was).map_or(record.runner, |agent| agent.node);
+        let own = self
+            .agent_for(&authority, &home, name, &record.spaces)
+            .await?;
+        let id = Names(&self.replica.authority()).find_agent(&self.id(), &own)?;
+        labels.insert(AGENT_LABEL.to_owned(), id.to_string());
+        labels.insert(FORMER_AGENT_LABEL.to_owned(), was.to_string());
+        let note = format!(
+            "it works for the agent {own} of this node: the key of {name} is on {}",
+            Names(&authority).node(&home)
+        );
+        Ok((labels, Some((id, own)), vec![note]))
+    }
+}
+
+fn need_of(record: &Record) -> Need {
+    Need {
+        memory_mib: u64::from(record.memory_mib),
+        disk_mib: record.snapshot.bytes_read >> 20,
+        image: Some(record.image_id.clone()),
+        snapshot: Some(record.snapshot.manifest.to_string()),
+    }
+}
+
+/// Orders those who may decide: who ran it last, then by rendezvous.
+fn arbiters(mut nodes: Vec<NodeId>, record: &Record) -> Vec<NodeId> {
+    let seed = seed(&record.sandbox);
+    nodes.sort_by_cached_key(|node| {
+        let last = *node == record.runner;
+        std::cmp::Reverse((last, rendezvous(&seed, node)))
+    });
+    nodes.truncate(MAX_ARBITERS);
+    nodes
+}
+
+fn claim_of(found: &Found, release: bool) -> ClaimBody {
+    ClaimBody {
+        space: found.space.to_string(),
+        sandbox: found.record.sandbox.to_string(),
+        record: found.fragment.to_string(),
+        release,
+    }
+}
+
+fn parse(body: &ClaimBody) -> Result<(SpaceId, SandboxId, FragmentId), ApiError> {
+    let malformed = |what: &str| ApiError::bad_request(format!("`{what}` is malformed"));
+    Ok((
+        body.space.parse().map_err(|_| malformed("space"))?,
+        body.sandbox.parse().map_err(|_| malformed("sandbox"))?,
+        body.record.parse().map_err(|_| malformed("record"))?,
+    ))
+}
+
+fn claimed(why: Option<String>) -> Claimed {
+    Claimed {
+        schema: SCHEMA,
+        granted: why.is_none(),
+        why,
+    }
+}
+
+fn runs_elsewhere(node: &str) -> ApiError {
+    let message = format!("the sandbox runs on `{node}`, or is being woken there");
+    ApiError::new(StatusCode::CONFLICT, "runs_elsewhere", message)
+        .hint(format!("use it there with `--on {node}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(n: u8) -> NodeId {
+        NodeId::from_bytes([n; 32])
+    }
+
+    #[test]
+    fn one_of_several_that_claim_gets_it() {
+        let claims = Claims::default();
+        let sandbox = SandboxId::from_bytes([1; 16]);
+        let record = FragmentId::from_bytes([1; 32]);
+        assert_eq!(claims.take(sandbox, node(1), record), Ok(()));
+        assert_eq!(claims.take(sandbox, node(2), record), Err(node(1)));
+        assert_eq!(claims.take(sandbox, node(1), record), Ok(()), "it may ask again");
+        claims.give_back(&sandbox, &node(2));
+        assert_eq!(claims.take(sandbox, node(2), record), Err(node(1)), "not its to give");
+        claims.give_back(&sandbox, &node(1));
+        assert_eq!(claims.take(sandbox, node(2), record), Ok(()));
+        // The next sleep is another matter.
+        let next = FragmentId::from_bytes([2; 32]);
+        assert_eq!(claims.take(sandbox, node(1), next), Ok(()));
+    }
+
+    #[test]
+    fn claims_are_bounded() {
+        let claims = Claims::default();
+        for n in 0..2_000_u32 {
+            let mut id = [0; 16];
+            id[..4].copy_from_slice(&n.to_be_bytes());
+            let record = FragmentId::from_bytes([0; 32]);
+            claims.take(SandboxId::from_bytes(id), node(1), record).unwrap();
+        }
+        assert_eq!(claims.0.lock().unwrap().len(), MAX_CLAIMS);
+    }
+
+    #[test]
+    fn every_node_asks_the_same_one_first() {
+        let mut record = super::super::record::tests::record(1);
+        record.runner = node(7);
+        let nodes: Vec<_> = (1..=7).map(node).collect();
+        let mut other = nodes.clone();
+        other.reverse();
+        let order = arbiters(nodes.clone(), &record);
+        assert_eq!(order, arbiters(other, &record));
+        assert_eq!(order[0], node(7), "who ran it last knows best");
+        record.runner = node(99);
+        let order = arbiters(nodes, &record);
+        assert_eq!(order.len(), MAX_ARBITERS);
+        assert_ne!(order[0], node(99), "who is gone decides nothing");
+    }
+}
