@@ -16,6 +16,8 @@ mod mesh;
 mod network;
 #[path = "daemon/remote.rs"]
 mod remote;
+#[path = "daemon/resume.rs"]
+mod resume;
 #[path = "daemon/sandbox.rs"]
 mod sandbox;
 #[path = "daemon/support.rs"]

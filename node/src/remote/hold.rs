@@ -13,7 +13,7 @@ use super::{
 use crate::{
     api::types::{
         SCHEMA,
-        remote::{HoldBody, Held, Unanswered},
+        remote::{Held, HoldBody, Unanswered},
     },
     daemon::{
         fail,
@@ -136,10 +136,12 @@ impl Node {
             memory_mib: 0,
         };
         let (fit, unfit) = rank(wish, &need, &seed(&keeping.sandbox), candidates);
-        copies.refused.extend(unfit.into_iter().map(|(node, why)| Unanswered {
-            node: Names(&authority).node(&node),
-            problem: why.to_string(),
-        }));
+        copies
+            .refused
+            .extend(unfit.into_iter().map(|(node, why)| Unanswered {
+                node: Names(&authority).node(&node),
+                problem: why.to_string(),
+            }));
         fit
     }
 
@@ -156,15 +158,19 @@ impl Node {
         if body.packs.len() > super::record::MAX_PACKS {
             return Err(ApiError::bad_request("a snapshot of too many packs"));
         }
-        self.peer_may(peer, &[space], Role::Writer, "keeping a snapshot of that space")?;
+        self.peer_may(
+            peer,
+            &[space],
+            Role::Writer,
+            "keeping a snapshot of that space",
+        )?;
         let need = Need {
             disk_mib: body.bytes >> 20,
             ..Need::default()
         };
         let facts = self.own_facts().await?;
-        placement::fits(&facts, &need, true).map_err(|unfit| {
-            ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "no_room", unfit)
-        })?;
+        placement::fits(&facts, &need, true)
+            .map_err(|unfit| ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "no_room", unfit))?;
         Ok((space, sandbox))
     }
 
@@ -212,7 +218,11 @@ impl Node {
         let Ok(Some(found)) = self.record_of(&space, &sandbox).await else {
             return;
         };
-        let mut named: Vec<_> = found.forks.iter().map(|fork| fork.snapshot.manifest).collect();
+        let mut named: Vec<_> = found
+            .forks
+            .iter()
+            .map(|fork| fork.snapshot.manifest)
+            .collect();
         named.extend([found.record.snapshot.manifest, newest]);
         let Ok(sandboxes) = self.sandboxes() else {
             return;
@@ -268,7 +278,6 @@ impl Node {
         manifests.dedup();
         manifests
     }
-
 }
 
 /// Returns where nodes meet for a sandbox.

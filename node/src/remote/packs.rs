@@ -173,7 +173,9 @@ impl Node {
                 return Err(
                     ApiError::new(StatusCode::BAD_GATEWAY, "packs_missing", message)
                         .with_causes(causes)
-                        .hint("what has arrived is kept for a while; try again when a holder is up"),
+                        .hint(
+                            "what has arrived is kept for a while; try again when a holder is up",
+                        ),
                 );
             }
         }
@@ -280,9 +282,7 @@ impl Node {
                 });
             };
             let (hash, from) = (Hash::from_bytes(part.hash), [holder]);
-            let fetched = self
-                .mesh
-                .fetch_file(hash, &from, &to, part.size, &telling);
+            let fetched = self.mesh.fetch_file(hash, &from, &to, part.size, &telling);
             bytes += fetched.await.map_err(|error| file(&error))?;
         }
         let images = self.sandboxes()?.images().clone();
@@ -322,6 +322,5 @@ fn file(error: &FileError) -> ApiError {
 
 fn io(path: &std::path::Path, error: &std::io::Error) -> ApiError {
     let message = format!("cannot use `{}`", path.display());
-    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "store_failed", message)
-        .caused_by(Some(error))
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "store_failed", message).caused_by(Some(error))
 }

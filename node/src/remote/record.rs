@@ -96,7 +96,10 @@ impl Record {
     ///
     /// `names` gives a node's name for the title, which is for people.
     pub(crate) fn draft(&self, names: impl Fn(&NodeId) -> String) -> Draft {
-        let called = self.name.clone().unwrap_or_else(|| self.sandbox.to_string());
+        let called = self
+            .name
+            .clone()
+            .unwrap_or_else(|| self.sandbox.to_string());
         let title = match self.rest {
             Rest::Asleep => format!("sandbox {called} sleeps"),
             Rest::Awake => format!("sandbox {called} runs on {}", names(&self.runner)),

@@ -192,7 +192,11 @@ impl Node {
             .filter_map(|epoch| Some((epoch, self.store_key_of(space, epoch).ok()?)))
             .collect();
         blocking(move || {
-            let opens = |key| store.get_object(key, super::wake::MANIFEST, &manifest).is_ok();
+            let opens = |key| {
+                store
+                    .get_object(key, super::wake::MANIFEST, &manifest)
+                    .is_ok()
+            };
             let found = keys.iter().find(|(_, key)| opens(key));
             found.map(|(epoch, _)| *epoch)
         })
@@ -263,7 +267,10 @@ fn choose(mut found: Vec<Found>, wanted: &str) -> Result<Found, ApiError> {
             [] => {}
             [one] => return Ok(one.clone()),
             _ => {
-                let ids: Vec<_> = some.iter().map(|one| one.record.sandbox.to_string()).collect();
+                let ids: Vec<_> = some
+                    .iter()
+                    .map(|one| one.record.sandbox.to_string())
+                    .collect();
                 return Err(ApiError::new(
                     StatusCode::BAD_REQUEST,
                     "ambiguous_sandbox",

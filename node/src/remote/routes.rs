@@ -12,7 +12,9 @@ use crate::{
     api::{
         extract::JsonBody,
         sandbox_routes::with_progress,
-        types::remote::{ClaimBody, Claimed, Facts, HoldBody, Nodes, OfferBody, Offered, ResumeBody},
+        types::remote::{
+            ClaimBody, Claimed, Facts, HoldBody, Nodes, OfferBody, Offered, ResumeBody,
+        },
     },
     daemon::{caller::Caller, node::Node},
     error::ApiError,

@@ -15,8 +15,8 @@ use axum::http::StatusCode;
 use rhizome_identity::{AgentId, NodeId, Role, SpaceId};
 use rhizome_memory::FragmentId;
 use rhizome_sandbox::{
-    Progress, ProgressEvent, ResumeOptions, SandboxId, SandboxInfo,
-    chunks::MAX_FILE_BYTES, life::Phase,
+    Progress, ProgressEvent, ResumeOptions, SandboxId, SandboxInfo, chunks::MAX_FILE_BYTES,
+    life::Phase,
 };
 
 use super::{
@@ -215,12 +215,12 @@ impl Node {
         let runner = Names(&authority).node(&record.runner);
         match record.rest {
             Rest::Asleep => Ok(()),
-            Rest::Ended => Err(ApiError::new(
-                StatusCode::GONE,
-                "sandbox_gone",
-                "the sandbox was ended",
-            )
-            .hint("add `--force` to wake it as it was when it slept last")),
+            Rest::Ended => {
+                Err(
+                    ApiError::new(StatusCode::GONE, "sandbox_gone", "the sandbox was ended")
+                        .hint("add `--force` to wake it as it was when it slept last"),
+                )
+            }
             Rest::Awake if record.runner == self.id() => Ok(()),
             Rest::Awake if self.connected().contains(&record.runner) => {
                 Err(runs_elsewhere(&runner.to_string()))
@@ -296,7 +296,12 @@ impl Node {
         body: ClaimBody,
     ) -> Result<Claimed, ApiError> {
         let (space, sandbox, _) = parse(&body)?;
-        self.peer_may(peer, &[space], Role::Writer, "waking a sandbox of that space")?;
+        self.peer_may(
+            peer,
+            &[space],
+            Role::Writer,
+            "waking a sandbox of that space",
+        )?;
         if body.release {
             self.claims.give_back(&sandbox, peer);
             return Ok(claimed(None));
@@ -344,7 +349,9 @@ impl Node {
         self.pin_for_wake(record).await?;
         let objects = record.snapshot.objects();
         let limit = (objects.len() as u64).saturating_mul(MAX_FILE_BYTES as u64);
-        let packs = self.bring(&objects, &record.holders, limit, progress).await?;
+        let packs = self
+            .bring(&objects, &record.holders, limit, progress)
+            .await?;
         let image = self
             .bring_image(&record.image_id, &record.holders, progress)
             .await?;
@@ -375,7 +382,9 @@ impl Node {
             .record_change(found.space, record, Rest::Awake, agent)
             .await
         {
-            notes.push(format!("that it runs here could not be written down: {error}"));
+            notes.push(format!(
+                "that it runs here could not be written down: {error}"
+            ));
         }
         if !found.forks.is_empty() {
             notes.push(format!(
@@ -418,7 +427,9 @@ impl Node {
             return Ok((labels, record.agent.clone(), Vec::new()));
         }
         let authority = self.need_mesh()?;
-        let home = authority.agent(was).map_or(record.runner, |agent| agent.node);
+        let home = authority
+            .agent(was)
+            .map_or(record.runner, |agent| agent.node);
         let own = self
             .agent_for(&authority, &home, name, &record.spaces)
             .await?;
@@ -500,9 +511,17 @@ mod tests {
         let record = FragmentId::from_bytes([1; 32]);
         assert_eq!(claims.take(sandbox, node(1), record), Ok(()));
         assert_eq!(claims.take(sandbox, node(2), record), Err(node(1)));
-        assert_eq!(claims.take(sandbox, node(1), record), Ok(()), "it may ask again");
+        assert_eq!(
+            claims.take(sandbox, node(1), record),
+            Ok(()),
+            "it may ask again"
+        );
         claims.give_back(&sandbox, &node(2));
-        assert_eq!(claims.take(sandbox, node(2), record), Err(node(1)), "not its to give");
+        assert_eq!(
+            claims.take(sandbox, node(2), record),
+            Err(node(1)),
+            "not its to give"
+        );
         claims.give_back(&sandbox, &node(1));
         assert_eq!(claims.take(sandbox, node(2), record), Ok(()));
         // The next sleep is another matter.
@@ -517,7 +536,9 @@ mod tests {
             let mut id = [0; 16];
             id[..4].copy_from_slice(&n.to_be_bytes());
             let record = FragmentId::from_bytes([0; 32]);
-            claims.take(SandboxId::from_bytes(id), node(1), record).unwrap();
+            claims
+                .take(SandboxId::from_bytes(id), node(1), record)
+                .unwrap();
         }
         assert_eq!(claims.0.lock().unwrap().len(), MAX_CLAIMS);
     }

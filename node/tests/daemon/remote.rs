@@ -24,13 +24,13 @@ fn qemu_is_missing(test: &str) -> bool {
     true
 }
 
-fn join(daemon: &Daemon, founder: &Daemon, role: &str) {
+pub(crate) fn join(daemon: &Daemon, founder: &Daemon, role: &str) {
     let invite = founder.post("/v1/invites", json!({"spaces": ["findings"], "role": role}));
     daemon.post("/v1/mesh/join", json!({"invite": invite["invite"]}));
 }
 
 /// Waits until `daemon` is connected to a node called `name`.
-fn sees(daemon: &Daemon, name: &str) {
+pub(crate) fn sees(daemon: &Daemon, name: &str) {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         let peers = daemon.get("/v1/peers");
@@ -44,7 +44,7 @@ fn sees(daemon: &Daemon, name: &str) {
 }
 
 /// Sends a request whose answer tells of its progress, and returns the last line.
-fn done(daemon: &Daemon, path: &str, body: Value) -> Value {
+pub(crate) fn done(daemon: &Daemon, path: &str, body: Value) -> Value {
     let (status, bytes) = daemon
         .client()
         .ask_bytes("POST", path, Some(body))

@@ -69,7 +69,9 @@ impl ImageDescription {
             return Err(wrong("it lacks a kernel or an initial file system"));
         }
         if manifest.parts.contains_key("root.img") != manifest.root_format.is_some() {
-            return Err(wrong("its root file system and the format of one do not go together"));
+            return Err(wrong(
+                "its root file system and the format of one do not go together",
+            ));
         }
         let sound = |part: &super::Part| {
             part.size <= MAX_PART_BYTES && blake3::Hash::from_hex(&part.hash).is_ok()
@@ -90,13 +92,16 @@ impl ImageDescription {
 
     /// Returns the files it takes.
     pub fn parts(&self) -> impl Iterator<Item = DescribedPart> {
-        self.manifest.parts.iter().map(|(name, part)| DescribedPart {
-            name: name.clone(),
-            hash: *blake3::Hash::from_hex(&part.hash)
-                .expect("the description was checked")
-                .as_bytes(),
-            size: part.size,
-        })
+        self.manifest
+            .parts
+            .iter()
+            .map(|(name, part)| DescribedPart {
+                name: name.clone(),
+                hash: *blake3::Hash::from_hex(&part.hash)
+                    .expect("the description was checked")
+                    .as_bytes(),
+                size: part.size,
+            })
     }
 }
 
@@ -206,11 +211,7 @@ mod tests {
         for (name, bytes) in files {
             fs::write(dir.join(name), bytes).unwrap();
         }
-        fs::write(
-            dir.join(MANIFEST),
-            serde_json::to_vec(&manifest).unwrap(),
-        )
-        .unwrap();
+        fs::write(dir.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
         manifest.info.id
     }
 
@@ -227,7 +228,10 @@ mod tests {
         fs::create_dir(&staged).unwrap();
         for part in description.parts() {
             fs::copy(&files[&part.name], staged.join(&part.name)).unwrap();
-            assert_eq!(part.hash, *blake3::hash(&fs::read(&files[&part.name]).unwrap()).as_bytes());
+            assert_eq!(
+                part.hash,
+                *blake3::hash(&fs::read(&files[&part.name]).unwrap()).as_bytes()
+            );
         }
         let info = there.adopt(&description, &staged, silent()).await.unwrap();
         assert_eq!(info.id, id);
@@ -257,7 +261,10 @@ mod tests {
             let text = text.replace("\":", "\": ").replace(":  ", ": ");
             assert!(text.contains(from), "{from} is in {text}");
             let refused = ImageDescription::parse(&text.replace(from, to));
-            assert!(matches!(refused, Err(ImageError::Description { .. })), "{to}");
+            assert!(
+                matches!(refused, Err(ImageError::Description { .. })),
+                "{to}"
+            );
         }
         for id in ["", "../../../../../etc", &"g".repeat(64), &id[..16]] {
             assert!(!here.has(id) && here.describe(id).is_none(), "{id}");
