@@ -12,12 +12,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use self::{
     client::Client,
     commands::{
-<<<<<<< HEAD
-        agent, audit, context, daemon, image, invite, memory, mesh, node, runtime, sandbox, secret,
-=======
         agent, audit, context, daemon, image, invite, memory, mesh, node, resume, runtime, sandbox,
->>>>>>> 8d8ecc8 (node: keep snapshots on other nodes, and wake a sandbox wherever it went to sleep)
-        snapshot, space,
+        secret, snapshot, space,
     },
     failure::Failure,
     ui::Ui,

@@ -146,6 +146,8 @@ impl Daemon {
         if let Some(events) = events {
             node.tasks.spawn(network::note_denials(Arc::clone(&node), events));
         }
+        node.tasks
+            .spawn(remote::sweep::sweep(Arc::clone(&node)));
         if let Some(doors) = doors {
             node.tasks
                 .spawn(door::serve_doors(Arc::clone(&node), doors));

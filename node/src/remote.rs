@@ -21,4 +21,5 @@ pub(crate) mod record;
 pub(crate) mod records;
 pub(crate) mod routes;
 pub(crate) mod serve;
+pub(crate) mod sweep;
 pub(crate) mod wake;

@@ -27,7 +27,7 @@ fn main() -> ExitCode {
             let images = env::var_os("RHIZOME_IMAGES_DIR")
                 .map_or_else(demo::default_images_dir, PathBuf::from);
             demo::demo(program(), agents, images, &mut out)
-                .map(|steps| out(&format!("\ndemo: {steps} of 7 steps")))
+                .map(|steps| out(&format!("\ndemo: {steps} of {} steps", demo::STEPS)))
         }
         "soak" => {
             let seconds = env::args().nth(2).and_then(|seconds| seconds.parse().ok());

@@ -1,7 +1,9 @@
-//! The main job, end to end: memory that outlives its machine.
+//! The main job, end to end: memory that outlives its machine, and a sandbox that does.
 //!
-//! Seven steps on real parts: three daemons, microVM sandboxes with scripted agents in them, a SIGKILL.
+//! Eight steps on real parts: three daemons, microVM sandboxes with scripted agents in them, a SIGKILL.
 //! Each step says what it does, shows what it saw, and fails if it did not see what it should.
+
+mod sleeper;
 
 use std::{
     fs,
@@ -22,7 +24,7 @@ const QUESTION: &str = "why does taking months off a date give the wrong year";
 /// How long a finding may take from one node to another before the demo calls it lost.
 const ARRIVAL: Duration = Duration::from_secs(30);
 /// How many steps there are.
-const STEPS: u32 = 7;
+pub const STEPS: u32 = 8;
 
 /// What the demo runs with.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ pub struct Demo {
 }
 
 impl Demo {
-    /// Runs the seven steps, writing what happens to `out`; returns the number of steps that were seen.
+    /// Runs the eight steps, writing what happens to `out`; returns the number of steps that were seen.
     ///
     /// # Errors
     /// The first thing that was not as it should be.
@@ -188,7 +190,12 @@ impl Demo {
             "the fix that cloud recalls was found on laptop",
         )?;
 
-        step(out, 5, "laptop is killed with SIGKILL");
+        step(
+            out,
+            5,
+            "laptop puts a running sandbox to sleep, and is killed with SIGKILL",
+        );
+        let before = sleeper::sleeps(out, &laptop, &edge)?;
         let whole = |daemon: &Daemon| {
             let context = one(daemon, &["context", "show", "--task", TASK]).ok()?;
             (context["status"] == "fault mended").then_some(())
@@ -270,6 +277,13 @@ impl Demo {
             there["sync"].is_array(),
             "cloud says how far it is in sync with edge",
         )?;
+
+        step(
+            out,
+            8,
+            "edge wakes the sandbox that slept on laptop, which is gone",
+        );
+        sleeper::wakes(out, &edge, &before)?;
         Ok(STEPS)
     }
 

@@ -146,7 +146,13 @@ impl Node {
         body: &SnapshotBody,
         progress: &SandboxProgress,
     ) -> Result<SnapshotTaken, ApiError> {
-        let wish = match body.held_by.as_deref().map(Wish::parse).transpose()?.flatten() {
+        let wish = match body
+            .held_by
+            .as_deref()
+            .map(Wish::parse)
+            .transpose()?
+            .flatten()
+        {
             Some(wish) => wish,
             None if body.held_by.is_none() => Wish::Any,
             None => {
@@ -423,7 +429,7 @@ impl Node {
         hook: &[String],
         deadline_ms: Option<u64>,
     ) -> Result<SnapshotOptions, ApiError> {
-        let key = self.snapshot_key(&Bound::of(info))?.key;
+        let key = self.snapshot_key(&Bound::of(info))?;
         let mut options = SnapshotOptions::new(key);
         if !hook.is_empty() {
             options.hook = Some(hook.to_vec());

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// What the pin of a snapshot that is held for others begins with.
-const PIN: &str = "hold-";
+pub(crate) const PIN: &str = "hold-";
 /// Copies on other nodes when nobody says how many.
 const DEFAULT_REPLICAS: usize = 1;
 /// Most copies that are made on request.
@@ -285,7 +285,7 @@ pub(crate) fn seed(sandbox: &SandboxId) -> Hash {
     Hash::keyed("rhizome sandbox rendezvous 1", sandbox.as_bytes())
 }
 
-fn pin_of(sandbox: &SandboxId, manifest: &PackId) -> String {
+pub(crate) fn pin_of(sandbox: &SandboxId, manifest: &PackId) -> String {
     let manifest = manifest.to_string();
     format!("{PIN}{sandbox}-{}", &manifest[..16])
 }

@@ -17,14 +17,6 @@ const OF_A_SPACE: &str = "rhizome chunk store 1";
 /// What it is derived for from the node's own.
 const OF_A_NODE: &str = "rhizome chunk store of one node 1";
 
-/// A key to store under, and what it takes to derive it again.
-#[derive(Debug, Clone)]
-pub(crate) struct SnapshotKey {
-    pub(crate) key: StoreKey,
-    /// The space and its epoch; absent for what stays on this node.
-    pub(crate) space: Option<(SpaceId, u32)>,
-}
-
 impl Node {
     /// Returns the key under which something of `space` is stored now, and its epoch.
     ///
@@ -56,19 +48,10 @@ impl Node {
 
     /// Returns the key under which a snapshot of a sandbox is stored: that of its first space, or
     /// this node's own if it belongs to none.
-    pub(crate) fn snapshot_key(&self, bound: &Bound) -> Result<SnapshotKey, ApiError> {
+    pub(crate) fn snapshot_key(&self, bound: &Bound) -> Result<StoreKey, ApiError> {
         match bound.spaces.first() {
-            Some(space) => {
-                let (key, epoch) = self.store_key(space)?;
-                Ok(SnapshotKey {
-                    key,
-                    space: Some((*space, epoch)),
-                })
-            }
-            None => Ok(SnapshotKey {
-                key: self.own_store_key(),
-                space: None,
-            }),
+            Some(space) => self.store_key(space).map(|(key, _)| key),
+            None => Ok(self.own_store_key()),
         }
     }
 

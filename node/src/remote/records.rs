@@ -48,6 +48,11 @@ impl Node {
         caller: &Caller,
         wanted: &str,
     ) -> Result<Found, ApiError> {
+        choose(self.records(caller).await?, wanted)
+    }
+
+    /// Returns every record in the spaces that the caller may use.
+    pub(crate) async fn records(&self, caller: &Caller) -> Result<Vec<Found>, ApiError> {
         let authority = self.replica.authority();
         let spaces = caller.spaces(self, &authority)?;
         let replica = self.replica.clone();
@@ -65,7 +70,7 @@ impl Node {
             }
             Ok::<_, ApiError>(found)
         });
-        choose(found.await??, wanted)
+        found.await?
     }
 
     /// Keeps a snapshot that was taken of a sandbox, which now sleeps or goes on: copies on other
@@ -101,11 +106,19 @@ impl Node {
             image_id: &info.image_id,
         };
         let copies = self.replicate(keeping, replicas, wish, progress).await;
-        let epoch = self.epoch_of(&space, snapshot).await?;
         let mut holders = vec![self.id()];
         holders.extend(&copies.holders);
-        let record = self.describe(info, snapshot, epoch, rest, holders);
-        let fragment = self.publish_record(space, &record).await?;
+        let recorded = async {
+            let epoch = self.epoch_of(&space, snapshot).await?;
+            let record = self.describe(info, snapshot, epoch, rest, holders);
+            self.publish_record(space, &record).await
+        };
+        // The sandbox sleeps by now: that others do not know of it is no reason to call it failed.
+        let (record, problem) = match recorded.await {
+            Ok(fragment) => (Some(fragment.to_string()), None),
+            Err(error) if replicas.is_some_and(|wanted| wanted > 0) => return Err(error),
+            Err(error) => (None, Some(error.to_string())),
+        };
         let authority = self.replica.authority();
         let kept = Replicated {
             wanted: copies.wanted,
@@ -115,7 +128,8 @@ impl Node {
                 .map(|node| Names(&authority).node(node))
                 .collect(),
             refused: copies.refused,
-            record: Some(fragment.to_string()),
+            record,
+            problem,
         };
         if replicas.is_some() && kept.holders.len() < kept.wanted {
             return Err(too_few(&kept));

@@ -66,12 +66,21 @@ struct Claim {
 
 impl Claims {
     /// Grants the claim unless another node has it; returns who has it then.
-    fn take(&self, sandbox: SandboxId, by: NodeId, record: FragmentId) -> Result<(), NodeId> {
+    ///
+    /// A node that `is_there` no more loses what it claimed.
+    fn take(
+        &self,
+        sandbox: SandboxId,
+        by: NodeId,
+        record: FragmentId,
+        is_there: impl Fn(&NodeId) -> bool,
+    ) -> Result<(), NodeId> {
         let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         claims.retain(|_, claim| claim.since.elapsed() < CLAIM);
         if let Some(claim) = claims.get(&sandbox)
             && claim.by != by
             && claim.record == record
+            && is_there(&claim.by)
         {
             return Err(claim.by);
         }
@@ -326,7 +335,9 @@ impl Node {
             let runner = Names(&authority).node(&found.record.runner);
             return Ok(claimed(Some(runner.to_string())));
         }
-        match self.claims.take(sandbox, *by, record) {
+        let connected = self.connected();
+        let is_there = |node: &NodeId| *node == self.id() || connected.contains(node);
+        match self.claims.take(sandbox, *by, record, is_there) {
             Ok(()) => Ok(claimed(None)),
             Err(holder) => {
                 let authority = self.replica.authority();
@@ -509,24 +520,20 @@ mod tests {
         let claims = Claims::default();
         let sandbox = SandboxId::from_bytes([1; 16]);
         let record = FragmentId::from_bytes([1; 32]);
-        assert_eq!(claims.take(sandbox, node(1), record), Ok(()));
-        assert_eq!(claims.take(sandbox, node(2), record), Err(node(1)));
-        assert_eq!(
-            claims.take(sandbox, node(1), record),
-            Ok(()),
-            "it may ask again"
-        );
+        let take = |by, record| claims.take(sandbox, by, record, |_| true);
+        assert_eq!(take(node(1), record), Ok(()));
+        assert_eq!(take(node(2), record), Err(node(1)));
+        assert_eq!(take(node(1), record), Ok(()), "it may ask again");
         claims.give_back(&sandbox, &node(2));
-        assert_eq!(
-            claims.take(sandbox, node(2), record),
-            Err(node(1)),
-            "not its to give"
-        );
+        assert_eq!(take(node(2), record), Err(node(1)), "not its to give");
         claims.give_back(&sandbox, &node(1));
-        assert_eq!(claims.take(sandbox, node(2), record), Ok(()));
+        assert_eq!(take(node(2), record), Ok(()));
+        // Who died with a claim loses it.
+        assert_eq!(claims.take(sandbox, node(3), record, |_| false), Ok(()));
+        assert_eq!(take(node(2), record), Err(node(3)));
         // The next sleep is another matter.
         let next = FragmentId::from_bytes([2; 32]);
-        assert_eq!(claims.take(sandbox, node(1), next), Ok(()));
+        assert_eq!(take(node(1), next), Ok(()));
     }
 
     #[test]
@@ -537,7 +544,7 @@ mod tests {
             id[..4].copy_from_slice(&n.to_be_bytes());
             let record = FragmentId::from_bytes([0; 32]);
             claims
-                .take(SandboxId::from_bytes(id), node(1), record)
+                .take(SandboxId::from_bytes(id), node(1), record, |_| true)
                 .unwrap();
         }
         assert_eq!(claims.0.lock().unwrap().len(), MAX_CLAIMS);

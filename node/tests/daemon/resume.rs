@@ -160,3 +160,128 @@ fn last(daemon: &Daemon, body: Value) -> Value {
     let text = String::from_utf8(bytes).unwrap();
     serde_json::from_str(text.lines().last().unwrap()).unwrap()
 }
+
+/// Holds a daemon's process, or lets it go on: to the others it is as if it were cut off.
+fn signal(daemon: &Daemon, signal: &str) {
+    let pid = daemon.pid().to_string();
+    let sent = std::process::Command::new("kill")
+        .args([signal, &pid])
+        .status();
+    assert!(sent.unwrap().success());
+}
+
+/// Waits until `daemon` has lost sight of a node.
+fn misses(daemon: &Daemon, name: &str) {
+    let deadline = Instant::now() + Duration::from_secs(40);
+    loop {
+        let peers = daemon.get("/v1/peers");
+        let mut peers = peers["peers"].as_array().unwrap().iter();
+        if peers.any(|peer| peer["name"] == name && peer["state"] == "gone") {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{name} is still there");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn one_of_two_wakes_it_while_they_can_talk_and_a_partition_shows_as_a_fork() {
+    if qemu_is_missing("one_of_two_wakes_it_while_they_can_talk") {
+        return;
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let start = |name: &str| Daemon::start_with_sandboxes(&temp.path().join(name), name);
+    let [laptop, cloud, edge] = ["laptop", "cloud", "edge"].map(start);
+    laptop.found("findings");
+    for daemon in [&cloud, &edge] {
+        join(daemon, &laptop, "writer");
+    }
+    for name in ["cloud", "edge"] {
+        sees(&laptop, name);
+    }
+    sees(&cloud, "edge");
+    sees(&edge, "cloud");
+    done(
+        &laptop,
+        "/v1/sandboxes",
+        json!({"name": "bench", "spaces": ["findings"]}),
+    );
+    out(&laptop, "echo kept > /root/file");
+    let slept = done(
+        &laptop,
+        "/v1/sandboxes/bench/hibernate",
+        json!({"replicas": 2}),
+    );
+    assert_eq!(
+        slept["kept"]["holders"].as_array().unwrap().len(),
+        2,
+        "{slept}"
+    );
+    for daemon in [&cloud, &edge] {
+        knows(daemon, "asleep");
+    }
+
+    // All three ask at once, the one it slept on too.
+    let answers: Vec<Value> = std::thread::scope(|scope| {
+        let asking = [&laptop, &cloud, &edge]
+            .map(|daemon| scope.spawn(|| last(daemon, json!({"what": "bench"}))));
+        asking.map(|asked| asked.join().unwrap()).into()
+    });
+    let woke: Vec<_> = answers
+        .iter()
+        .filter(|answer| answer["done"].is_object())
+        .collect();
+    assert_eq!(woke.len(), 1, "{answers:?}");
+    let refused = answers.iter().filter(|answer| answer["error"].is_object());
+    for refused in refused {
+        assert_eq!(refused["error"]["code"], "runs_elsewhere", "{refused}");
+    }
+    let at = woke[0]["done"]["node"]["name"].clone();
+    let all = [("laptop", &laptop), ("cloud", &cloud), ("edge", &edge)];
+    let runner = all.iter().find(|(name, _)| at == *name).unwrap().1;
+    assert_eq!(out(runner, "cat /root/file"), "kept");
+    done(
+        runner,
+        "/v1/sandboxes/bench/hibernate",
+        json!({"replicas": 2}),
+    );
+    for (_, daemon) in &all {
+        knows(daemon, "asleep");
+    }
+
+    // Cut off from each other, both wake it; nothing is lost, and both versions are there for all.
+    laptop.kill();
+    signal(&edge, "-STOP");
+    misses(&cloud, "edge");
+    done(&cloud, "/v1/resume", json!({"what": "bench"}));
+    out(&cloud, "echo cloud > /root/file");
+    signal(&cloud, "-STOP");
+    signal(&edge, "-CONT");
+    misses(&edge, "cloud");
+    done(&edge, "/v1/resume", json!({"what": "bench"}));
+    out(&edge, "echo edge > /root/file");
+    signal(&cloud, "-CONT");
+    let forked = |daemon: &Daemon| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let known = daemon.get("/v1/memory?kind=snapshot");
+            let record = &known["memories"][0];
+            if record["conflicts"]
+                .as_array()
+                .is_some_and(|others| !others.is_empty())
+            {
+                let mut runners = vec![record["fields"]["runner"].clone()];
+                runners.push(record["conflicts"][0]["fields"]["runner"].clone());
+                runners.sort_by_key(Value::to_string);
+                return runners;
+            }
+            assert!(Instant::now() < deadline, "no fork is shown: {known}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    let runners = forked(&cloud);
+    assert_eq!(runners, forked(&edge));
+    assert_ne!(runners[0], runners[1]);
+    assert_eq!(out(&cloud, "cat /root/file"), "cloud");
+    assert_eq!(out(&edge, "cat /root/file"), "edge");
+}

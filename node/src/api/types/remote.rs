@@ -209,6 +209,9 @@ pub struct Replicated {
     /// The fragment of the record by which other nodes find it; absent for a sandbox of no space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
+    /// Why there is no record, if there should be one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// A node that was asked and did not answer.

@@ -220,6 +220,10 @@ fn copies(kept: &Replicated) -> String {
         .map(|refused| format!("{} does not: {}", refused.node, refused.problem))
         .collect();
     let mut said = match (&kept.record, kept.holders.is_empty()) {
+        (None, _) if kept.problem.is_some() => format!(
+            "no other node will find it: {}",
+            kept.problem.as_deref().unwrap_or_default()
+        ),
         (None, _) => "kept on this node alone: the sandbox belongs to no space".to_owned(),
         (Some(_), true) => "kept on this node alone: no other node holds a copy".to_owned(),
         (Some(_), false) => format!("also kept by {}", names(&kept.holders, "nobody")),
