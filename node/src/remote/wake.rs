@@ -150,7 +150,7 @@ impl Node {
             match woken {
                 Ok(woken) => return Ok(woken),
                 // Another node would say the same.
-                Err(error) if matches!(error.code(), "runs_elsewhere" | "state_lost") => {
+                Err(error) if matches!(error.code(), "runs_elsewhere" | "runner_gone") => {
                     return Err(error);
                 }
                 Err(error) => refusals.push(error),
@@ -238,7 +238,7 @@ impl Node {
                 let message = format!(
                     "the sandbox ran on `{runner}`, which is gone; what it did since its last snapshot is lost"
                 );
-                Err(ApiError::new(StatusCode::CONFLICT, "state_lost", message)
+                Err(ApiError::new(StatusCode::CONFLICT, "runner_gone", message)
                     .hint("add `--force` to wake it as it was then"))
             }
         }
