@@ -23,7 +23,7 @@ use crate::{
         sandbox::SandboxCreated,
     },
     error::ApiError,
-    remote::{placement::Wish, record::Rest},
+    remote::{placement::Wish, record::Rest, wake::How},
 };
 
 /// Copies of one request when it does not say how many.
@@ -190,7 +190,11 @@ impl Node {
         progress: SandboxProgress,
     ) -> Result<SandboxCreated, ApiError> {
         let info = self.find_sandbox(wanted)?;
-        if let Some(woken) = self.wake_known(&info, &progress).await? {
+        let how = How {
+            over_contract: body.force,
+            ..How::default()
+        };
+        if let Some(woken) = self.wake_known(&info, how, &progress).await? {
             return Ok(SandboxCreated {
                 schema: SCHEMA,
                 sandbox: woken.sandbox,

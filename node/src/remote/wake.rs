@@ -16,6 +16,7 @@ use rhizome_identity::{AgentId, NodeId, Role, SpaceId};
 use rhizome_memory::FragmentId;
 use rhizome_sandbox::{
     Progress, ProgressEvent, ResumeOptions, SandboxId, SandboxInfo, chunks::MAX_FILE_BYTES,
+    egress::Policy,
     life::Phase,
 };
 
@@ -52,6 +53,28 @@ const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_ARBITERS: usize = 5;
 /// Label of a sandbox whose agent is another one than where it came from: the one it had.
 const FORMER_AGENT_LABEL: &str = "rhizome.agent.was";
+
+/// How a sandbox is woken: what the wake-up goes over, and what holds here.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct How {
+    /// Others that run it or may, and what it did since it slept last.
+    pub(crate) over_others: bool,
+    /// What it relies on and is not here.
+    pub(crate) over_contract: bool,
+    /// What it may reach here, instead of what it might where it slept.
+    pub(crate) wall: Option<Policy>,
+}
+
+impl How {
+    /// Everything, or nothing.
+    fn all(force: bool) -> Self {
+        Self {
+            over_others: force,
+            over_contract: force,
+            wall: None,
+        }
+    }
+}
 
 /// Who may wake which sandbox, as this node has decided.
 #[derive(Debug, Default)]
@@ -118,10 +141,16 @@ impl Node {
             let facts = self.own_facts().await?;
             placement::fits(&facts, &need_of(&found.record), true)
                 .map_err(|unfit| placement::nobody(&[ApiError::denied(unfit)]))?;
-            return self.wake_here(&found, body.force, &progress).await;
+            // A hole in this node's wall is not for a writer to bring along.
+            let admin = self.peer_may(peer, &found.record.spaces, Role::Admin, what);
+            let how = How {
+                wall: admin.is_err().then(Policy::none),
+                ..How::all(body.force)
+            };
+            return self.wake_here(&found, how, &progress).await;
         }
         let Some(on) = &body.on else {
-            return self.wake_here(&found, body.force, &progress).await;
+            return self.wake_here(&found, How::all(body.force), &progress).await;
         };
         let targets = match Wish::parse(on)? {
             Some(wish) => self.places_for(&found.record, &wish).await?,
@@ -130,7 +159,7 @@ impl Node {
         let mut refusals = Vec::new();
         for target in targets {
             let woken = if target == self.id() {
-                self.wake_here(&found, body.force, &progress).await
+                self.wake_here(&found, How::all(body.force), &progress).await
             } else {
                 let there = ResumeBody {
                     what: found.record.sandbox.to_string(),
@@ -175,15 +204,15 @@ impl Node {
     pub(crate) async fn wake_here(
         &self,
         found: &Found,
-        force: bool,
+        how: How,
         progress: &Progress,
     ) -> Result<Resumed, ApiError> {
         self.sandboxes()?;
-        if !force {
+        if !how.over_others {
             self.may_wake(&found.record)?;
         }
-        let arbiter = self.claim(found, force).await?;
-        match self.wake_claimed(found, progress).await {
+        let arbiter = self.claim(found, how.over_others).await?;
+        match self.wake_claimed(found, how, progress).await {
             Ok(woken) => Ok(woken),
             Err(error) => {
                 self.give_back(found, arbiter).await;
@@ -196,6 +225,7 @@ impl Node {
     pub(crate) async fn wake_known(
         &self,
         info: &SandboxInfo,
+        how: How,
         progress: &Progress,
     ) -> Result<Option<Resumed>, ApiError> {
         let bound = Bound::of(info);
@@ -206,7 +236,7 @@ impl Node {
             return Ok(None);
         }
         match self.record_of(space, &info.id).await? {
-            Some(found) => self.wake_here(&found, false, progress).await.map(Some),
+            Some(found) => self.wake_here(&found, how, progress).await.map(Some),
             None => Ok(None),
         }
     }
@@ -354,7 +384,12 @@ impl Node {
         info.is_some_and(|info| info.id == *sandbox && info.state.is_running())
     }
 
-    async fn wake_claimed(&self, found: &Found, progress: &Progress) -> Result<Resumed, ApiError> {
+    async fn wake_claimed(
+        &self,
+        found: &Found,
+        how: How,
+        progress: &Progress,
+    ) -> Result<Resumed, ApiError> {
         let record = &found.record;
         let key = self.store_key_of(&found.space, record.epoch)?;
         self.pin_for_wake(record).await?;
@@ -379,6 +414,8 @@ impl Node {
         };
         let options = ResumeOptions {
             labels: Some(labels),
+            force: how.over_contract,
+            network: how.wall,
             ..ResumeOptions::default()
         };
         let restored = sandboxes.restore(&record.snapshot, &key, options, Arc::clone(progress));
@@ -389,6 +426,7 @@ impl Node {
             let message = "the record names the snapshot of another sandbox";
             return Err(ApiError::new(StatusCode::CONFLICT, "bad_record", message));
         }
+        self.announce_runtime(&info).await;
         if let Err(error) = self
             .record_change(found.space, record, Rest::Awake, agent)
             .await

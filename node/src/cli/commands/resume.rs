@@ -16,7 +16,7 @@ pub(crate) struct Resume {
     /// Node to wake it on: a name or id, `any`, or `label=NAME[=VALUE]` [default: this one]
     #[arg(long, value_name = "NODE")]
     on: Option<String>,
-    /// Wake it as it slept last, though it may run elsewhere or have gone on since
+    /// Wake it as it slept last, though it may run elsewhere, or rely on what is not there
     #[arg(long)]
     force: bool,
 }
