@@ -144,10 +144,10 @@ impl Daemon {
         node.tasks.spawn(lifecycle::end_leases(Arc::clone(&node)));
         let events = node.sandboxes().ok().and_then(Sandboxes::egress_events);
         if let Some(events) = events {
-            node.tasks.spawn(network::note_denials(Arc::clone(&node), events));
+            node.tasks
+                .spawn(network::note_denials(Arc::clone(&node), events));
         }
-        node.tasks
-            .spawn(remote::sweep::sweep(Arc::clone(&node)));
+        node.tasks.spawn(remote::sweep::sweep(Arc::clone(&node)));
         if let Some(doors) = doors {
             node.tasks
                 .spawn(door::serve_doors(Arc::clone(&node), doors));

@@ -425,7 +425,9 @@ impl GuestChannel {
     /// The channel's end, [`ChannelError::Failed`], [`ChannelError::Busy`].
     pub async fn open_net(&self, setup: &NetOpen) -> Result<DoorStream, ChannelError> {
         let shared = &self.owner.shared;
-        let mut stream = shared.open(Purpose::Net, Kind::NetOpen, setup.to_payload()).await?;
+        let mut stream = shared
+            .open(Purpose::Net, Kind::NetOpen, setup.to_payload())
+            .await?;
         let frame = stream.expect().await?;
         match frame.kind {
             Kind::Started => {

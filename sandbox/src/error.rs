@@ -120,7 +120,10 @@ pub enum SandboxError {
         what: String,
     },
     /// The runtime is not what the sandbox relies on.
-    #[error("the runtime of sandbox {id} is not what it relies on: {}", list(breaches))]
+    #[error(
+        "the runtime of sandbox {id} is not what it relies on: {}",
+        list(breaches)
+    )]
     Contract {
         /// Which one.
         id: SandboxId,

@@ -308,12 +308,7 @@ impl Bound {
 
     /// As [`Self::of`], for labels alone.
     pub(crate) fn of_labels(labels: &BTreeMap<String, String>) -> Self {
-        let label = |name: &str| {
-            labels
-                .get(name)
-                .map(String::as_str)
-                .unwrap_or_default()
-        };
+        let label = |name: &str| labels.get(name).map(String::as_str).unwrap_or_default();
         Self {
             agent: label(AGENT_LABEL).parse().ok(),
             spaces: label(SPACES_LABEL)

@@ -16,8 +16,7 @@ use rhizome_identity::{AgentId, NodeId, Role, SpaceId};
 use rhizome_memory::FragmentId;
 use rhizome_sandbox::{
     Progress, ProgressEvent, ResumeOptions, SandboxId, SandboxInfo, chunks::MAX_FILE_BYTES,
-    egress::Policy,
-    life::Phase,
+    egress::Policy, life::Phase,
 };
 
 use super::{
@@ -150,7 +149,9 @@ impl Node {
             return self.wake_here(&found, how, &progress).await;
         }
         let Some(on) = &body.on else {
-            return self.wake_here(&found, How::all(body.force), &progress).await;
+            return self
+                .wake_here(&found, How::all(body.force), &progress)
+                .await;
         };
         let targets = match Wish::parse(on)? {
             Some(wish) => self.places_for(&found.record, &wish).await?,
@@ -159,7 +160,8 @@ impl Node {
         let mut refusals = Vec::new();
         for target in targets {
             let woken = if target == self.id() {
-                self.wake_here(&found, How::all(body.force), &progress).await
+                self.wake_here(&found, How::all(body.force), &progress)
+                    .await
             } else {
                 let there = ResumeBody {
                     what: found.record.sandbox.to_string(),

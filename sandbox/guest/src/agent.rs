@@ -40,8 +40,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 pub(crate) use groups::Groups;
 pub(crate) use host::{power_off, uptime_ms};
 pub(crate) use port::VirtioPort;
-pub(crate) use volume::DISK as VOLUME_DISK;
 pub(crate) use sleep::Sleep;
+pub(crate) use volume::DISK as VOLUME_DISK;
 
 use outbox::Outbox;
 use programs::Programs;
