@@ -4,7 +4,7 @@
 //! Trees and files are chunks of a [`crate::chunks::ChunkStore`]: what two versions share is
 //! stored and sent once, and equal trees have equal digests. What is pure is here (editing,
 //! [`diff`], [`merge`], [`history`]); attaching a volume to a guest is in [`attach`]
-//! (bytes and rules: `docs/volumes.md`).
+//! (bytes of the store below: `docs/chunks.md`).
 
 pub mod attach;
 pub mod history;

@@ -45,6 +45,8 @@ pub(super) async fn prepare_disks(
     let image = work.image.as_ref().expect("what boots has an image");
     let dir = entry.vm_dir();
     make_private_dir(&dir).map_err(directory(&dir))?;
+    // For as long as the sandbox is listed: one that sleeps needs it again.
+    image.mark_used(&entry.dir).map_err(directory(&entry.dir))?;
     let info = entry.info();
     let mut kernel_args = vec![format!("rhizome.hostname={}", hostname(&info))];
     let mut disks = Vec::new();
