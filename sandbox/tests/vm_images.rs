@@ -146,6 +146,9 @@ async fn images_are_committed_imported_and_built() {
     let context = home.path().join("context");
     std::fs::create_dir_all(context.join("tree")).unwrap();
     std::fs::write(context.join("tree/file"), "copied\n").unwrap();
+    // Images outlive a run of this test: what is copied differs, so that something has to be built.
+    std::fs::write(context.join("tree/run"), home.path().to_str().unwrap()).unwrap();
+    sandboxes.images().prune(progress.clone()).await.unwrap();
     let recipe = "FROM vm-images-imported:1\nENV WHO=recipe\nCOPY tree /srv/tree\nRUN echo $WHO $GREETING > /made\nSTART sleep 1; echo up > /run/service; sleep 1000\nREADY cat /run/service\n";
     let parsed = Recipe::parse(recipe).unwrap();
     let (heard, told) = listening();
