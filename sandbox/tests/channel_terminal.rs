@@ -127,6 +127,10 @@ async fn the_environment_is_that_of_a_login() {
 
 #[tokio::test]
 async fn a_terminal_hangs_up_what_is_left_on_it() {
+    if hang_up_is_ignored() {
+        eprintln!("skipped: a_terminal_hangs_up_what_is_left_on_it: these tests run under nohup");
+        return;
+    }
     let guest = Guest::start().await;
     let mut handle = guest
         .channel
@@ -137,6 +141,16 @@ async fn a_terminal_hangs_up_what_is_left_on_it() {
     assert_eq!(screen.end(&mut handle).await, ExitStatus::Code(2));
     let pid = screen.0.trim().parse().unwrap();
     support::process_ends(pid).await;
+}
+
+/// Whether this process, and with it whatever it starts, was told to ignore SIGHUP.
+fn hang_up_is_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() & 1 == 1
 }
 
 #[tokio::test]
