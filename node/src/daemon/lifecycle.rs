@@ -22,6 +22,7 @@ use crate::{
         },
         sandbox::SandboxCreated,
     },
+    control::audit::Note,
     error::ApiError,
     remote::{placement::Wish, record::Rest, wake::How},
 };
@@ -541,6 +542,12 @@ pub(crate) async fn end_leases(node: Arc<Node>) {
                     .await
                     .map(drop),
             };
+            let outcome = match &ended {
+                Ok(()) => "ok",
+                Err(error) => error.code(),
+            };
+            let note = Note::of_daemon("lease.ended", Some(wanted), outcome);
+            node.audit.note(note.detail(then.to_string())).await;
             if let Err(error) = ended {
                 warn!(sandbox = %id, %then, %error, "the end of a lease is tried again");
             }

@@ -32,6 +32,25 @@ fn state(daemon: &Daemon) -> Value {
     daemon.get("/v1/sandboxes/bench")["state"].clone()
 }
 
+/// Waits until the audit log says that the daemon did something, and that it went well.
+fn is_noted(daemon: &Daemon, action: &str, on: &Value) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let log = daemon.get("/v1/audit");
+        let mut entries = log["entries"].as_array().unwrap().iter();
+        if entries.any(|e| {
+            e["action"] == action
+                && e["on"] == *on
+                && e["outcome"] == "ok"
+                && e["who"]["kind"] == "daemon"
+        }) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "no {action} in {log}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 fn becomes(daemon: &Daemon, wanted: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while state(daemon) != wanted {
@@ -94,6 +113,7 @@ fn a_sandbox_outlives_what_happens_to_its_daemon() {
     let lease = json!({"for_ms": 300, "then": "hibernate"});
     daemon.post("/v1/sandboxes/bench/lease", lease);
     becomes(&daemon, "hibernated");
+    is_noted(&daemon, "lease.ended", &made["id"]);
     assert_eq!(refused(&daemon), (409, "hibernated".into()));
     let snapshots = daemon.get("/v1/snapshots");
     assert_eq!(snapshots["snapshots"][0]["asleep"], true, "{snapshots}");

@@ -2,27 +2,15 @@
 use std::{
     io::{BufReader, Read, Write},
     os::unix::net::UnixStream,
-    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, code};
-
-fn qemu_is_missing(test: &str) -> bool {
-    let probe = Command::new("qemu-system-x86_64")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .status();
-    if probe.is_ok_and(|status| status.success()) {
-        return false;
-    }
-    eprintln!(
-        "skipped {test}: qemu-system-x86_64 is not installed (apt-get install qemu-system-x86)"
-    );
-    true
-}
+use crate::{
+    sandbox::qemu_is_missing,
+    support::{Daemon, code},
+};
 
 pub(crate) fn join(daemon: &Daemon, founder: &Daemon, role: &str) {
     let invite = founder.post("/v1/invites", json!({"spaces": ["findings"], "role": role}));
