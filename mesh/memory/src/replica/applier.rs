@@ -1,8 +1,13 @@
-//! Brings the view up to date, behind everyone's back and in the order of arrival.
+//! Brings the view up to date, in the order of arrival.
 //!
 //! What became durable is handed over in memory; when that runs over, or after a restart, the rest
 //! is read from the segments. So the view may lag, but nobody who writes waits for it, and nothing
 //! it missed is forgotten.
+//!
+//! Applying is a role, not a thread: whoever wants the view up to date, and finds that nobody is at
+//! it, does the work itself and pays for no change of threads. What nobody asks for gathers for a
+//! moment and is then applied by a thread kept for it, so that the cores are free while a fragment
+//! is on its way to disks and peers.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -26,10 +31,10 @@ use crate::{
 const RECENT: usize = 8192;
 /// The most items of one application to the view.
 const BATCH: usize = 512;
-/// How long after one application items are left to gather for the next, while nobody waits for
-/// them: a batch costs little more than one item. What comes after a pause is applied at once.
-const GATHER: Duration = Duration::from_millis(5);
-/// This many items are not left to gather any longer.
+/// How long items are left to gather while nobody waits for them: a batch costs little more than
+/// one item.
+const GATHER: Duration = Duration::from_millis(10);
+/// This many items are not left to gather any longer, which bounds what the next reader has to do.
 const GATHERED: u64 = 64;
 /// The longest wait for the view before a publisher looks again.
 const PROGRESS: Duration = Duration::from_millis(50);
@@ -54,7 +59,10 @@ pub(super) enum Work {
 #[derive(Debug)]
 pub(super) struct Applier {
     shared: Mutex<Shared>,
+    /// Something was applied, or never will be: for those who wait.
     changed: Condvar,
+    /// There is something to do: for the thread.
+    work: Condvar,
 }
 
 #[derive(Debug)]
@@ -68,22 +76,31 @@ struct Shared {
     composable_from: u64,
     /// Up to here somebody waits.
     wanted: u64,
-    /// When the last application ended.
-    applied_at: Option<Instant>,
+    /// Since when the oldest item gathers.
+    gathers_since: Option<Instant>,
     /// Space keys that came after fragments which they open.
     rescans: BTreeSet<(SpaceId, u32)>,
     is_rescanning: bool,
+    /// Somebody applies: a step is taken, and not done.
+    is_led: bool,
+    /// Rows of the replica's index are to be written, which no reader shall wait for.
+    is_flush_due: bool,
     stopping: bool,
     dead: bool,
 }
 
 /// What the thread does next.
+enum Job {
+    Step(Step),
+    Flush,
+}
+
+/// What is to be applied next.
 enum Step {
     Items(Vec<(u64, Work)>),
     /// Read what arrived after the first, up to the second.
     Read(u64, u64),
     Rescan(BTreeSet<(SpaceId, u32)>),
-    Stop,
 }
 
 impl Applier {
@@ -94,54 +111,61 @@ impl Applier {
             applied,
             composable_from: durable,
             wanted: durable,
-            applied_at: None,
+            gathers_since: (applied < durable).then(Instant::now),
             rescans: BTreeSet::new(),
             is_rescanning: false,
+            is_led: false,
+            is_flush_due: false,
             stopping: false,
             dead: false,
         };
         Self {
             shared: Mutex::new(shared),
             changed: Condvar::new(),
+            work: Condvar::new(),
         }
     }
 
     /// Hands over what has become durable, up to arrival `durable`.
     pub(super) fn push(&self, works: Vec<(u64, Work)>, durable: u64) {
         let mut shared = self.shared();
+        let before = shared.pending();
         for work in works {
             if shared.recent.len() < RECENT {
                 shared.recent.push_back(work);
             }
         }
         shared.durable = shared.durable.max(durable);
-        self.changed.notify_all();
+        let now = shared.pending();
+        if before == 0 && now > 0 {
+            shared.gathers_since = Some(Instant::now());
+        }
+        // In between, the thread knows already when to wake.
+        if (before == 0 && now > 0) || (before < GATHERED && now >= GATHERED) {
+            self.work.notify_one();
+        }
     }
 
     /// Has the fragments that these keys open applied, if they came before the keys.
     pub(super) fn rescan(&self, keys: Vec<(SpaceId, u32)>) {
         self.shared().rescans.extend(keys);
-        self.changed.notify_all();
+        self.work.notify_one();
     }
 
-    /// Waits until everything that is durable now, and can be read now, is applied.
-    pub(super) fn catch_up(&self) {
+    /// Returns once everything that is durable now, and can be read now, is applied.
+    pub(super) fn catch_up(&self, inner: &Inner) {
         let shared = self.shared();
         let target = shared.durable;
-        let mut shared = self.wait_for(shared, target);
-        while (shared.is_rescanning || !shared.rescans.is_empty()) && shared.is_working() {
-            shared = self
-                .changed
-                .wait(shared)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
+        self.reach(inner, shared, |shared| {
+            shared.applied >= target && !shared.is_rescanning && shared.rescans.is_empty()
+        });
     }
 
-    /// Waits until the view may compose for this node's agents; returns since when it may.
-    pub(super) fn wait_until_composable(&self) -> u64 {
+    /// Returns, once the view may compose for this node's agents, since when it may.
+    pub(super) fn wait_until_composable(&self, inner: &Inner) -> u64 {
         let shared = self.shared();
         let target = shared.composable_from;
-        drop(self.wait_for(shared, target));
+        self.reach(inner, shared, |shared| shared.applied >= target);
         target
     }
 
@@ -153,8 +177,10 @@ impl Applier {
 
     /// Waits until the view has applied something, or a moment is over.
     pub(super) fn wait_for_progress(&self) {
-        let shared = self.shared();
+        let mut shared = self.shared();
         let applied = shared.applied;
+        shared.wanted = shared.wanted.max(shared.durable);
+        self.work.notify_one();
         let waits = |shared: &mut Shared| shared.applied == applied && shared.is_working();
         drop(
             self.changed
@@ -169,22 +195,26 @@ impl Applier {
         shared.composable_from = shared.composable_from.max(arrival);
     }
 
-    fn wait_for<'a>(
+    /// Works, or waits for who works, until `is_there`.
+    fn reach<'a>(
         &'a self,
+        inner: &Inner,
         mut shared: MutexGuard<'a, Shared>,
-        target: u64,
-    ) -> MutexGuard<'a, Shared> {
-        if shared.applied < target && shared.wanted < target {
-            shared.wanted = target;
-            self.changed.notify_all();
+        is_there: impl Fn(&Shared) -> bool,
+    ) {
+        while !is_there(&shared) && shared.is_working() {
+            shared = if shared.is_led {
+                self.changed
+                    .wait(shared)
+                    .unwrap_or_else(PoisonError::into_inner)
+            } else if let Some(step) = shared.take_step() {
+                drop(shared);
+                self.perform(inner, step);
+                self.shared()
+            } else {
+                return;
+            };
         }
-        while shared.applied < target && shared.is_working() {
-            shared = self
-                .changed
-                .wait(shared)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        shared
     }
 
     /// Returns the arrival up to which everything is applied.
@@ -194,98 +224,75 @@ impl Applier {
 
     pub(super) fn stop(&self) {
         self.shared().stopping = true;
+        self.work.notify_all();
         self.changed.notify_all();
     }
 
-    /// Works until [`Self::stop`]; the body of the thread.
+    /// Applies what nobody asked for, until [`Self::stop`]; the body of the thread.
     pub(super) fn run(&self, inner: &Inner) {
-        let worked = panic::catch_unwind(AssertUnwindSafe(|| self.work(inner)));
-        if worked.is_err() {
-            error!("the view cannot be kept up to date; restart the node");
-        }
-        self.shared().dead = true;
-        self.changed.notify_all();
-    }
-
-    fn work(&self, inner: &Inner) {
-        loop {
-            let applied = match self.next() {
-                Step::Stop => return,
-                Step::Items(items) => {
-                    let last = items.last().map_or(0, |(arrival, _)| *arrival);
-                    let opened = items
-                        .into_iter()
-                        .flat_map(|(_, work)| open_work(inner, work));
-                    apply(inner, last, opened.collect());
-                    last
-                }
-                Step::Read(after, until) => read_and_apply(inner, after, until),
-                Step::Rescan(keys) => {
-                    rescan(inner, &keys);
-                    self.shared().is_rescanning = false;
-                    self.changed.notify_all();
-                    continue;
-                }
-            };
-            if inner.index.is_due() {
-                inner.flush_index();
+        while let Some(job) = self.next() {
+            match job {
+                Job::Step(step) => self.perform(inner, step),
+                Job::Flush => inner.flush_index(),
             }
-            let mut shared = self.shared();
-            shared.applied = applied;
-            shared.applied_at = Some(Instant::now());
-            drop(shared);
-            self.changed.notify_all();
         }
     }
 
-    fn next(&self) -> Step {
+    /// Does what was taken, and lets the next take the role.
+    fn perform(&self, inner: &Inner, step: Step) {
+        let is_rescan = matches!(step, Step::Rescan(_));
+        let worked = panic::catch_unwind(AssertUnwindSafe(|| perform(inner, step)));
+        let is_flush_due = inner.index.is_due();
         let mut shared = self.shared();
-        loop {
-            if shared.stopping {
-                return Step::Stop;
+        shared.is_led = false;
+        shared.is_flush_due |= is_flush_due;
+        match worked {
+            Ok(applied) => {
+                shared.applied = applied.unwrap_or(shared.applied);
+                shared.gathers_since = (shared.pending() > 0).then(Instant::now);
             }
-            if let Some(left) = shared.gathering() {
-                let waited = self.changed.wait_timeout(shared, left);
+            Err(_) => {
+                error!("the view cannot be kept up to date; restart the node");
+                shared.dead = true;
+            }
+        }
+        if is_rescan {
+            shared.is_rescanning = false;
+        }
+        let is_more = shared.dead
+            || shared.is_flush_due
+            || shared.pending() > 0
+            || !shared.rescans.is_empty();
+        drop(shared);
+        self.changed.notify_all();
+        if is_more {
+            self.work.notify_one();
+        }
+    }
+
+    /// Waits for something to do that has gathered long enough; `None` at the end.
+    fn next(&self) -> Option<Job> {
+        let mut shared = self.shared();
+        while shared.is_working() {
+            if std::mem::take(&mut shared.is_flush_due) {
+                return Some(Job::Flush);
+            }
+            let left = shared.gathering();
+            if shared.is_led {
+                // Whoever applies says so when it is done.
+            } else if let Some(left) = left {
+                let waited = self.work.wait_timeout(shared, left);
                 (shared, _) = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
+            } else if let Some(step) = shared.take_step() {
+                return Some(Job::Step(step));
             }
-            let next = shared.applied + 1;
-            while shared
-                .recent
-                .front()
-                .is_some_and(|(arrival, _)| *arrival < next)
-            {
-                shared.recent.pop_front();
-            }
-            match shared.recent.front() {
-                Some((arrival, _)) if *arrival == next => {
-                    let mut items = Vec::new();
-                    let mut expected = next;
-                    while items.len() < BATCH
-                        && let Some((arrival, _)) = shared.recent.front()
-                        && *arrival == expected
-                    {
-                        items.extend(shared.recent.pop_front());
-                        expected += 1;
-                    }
-                    return Step::Items(items);
-                }
-                Some((arrival, _)) => return Step::Read(shared.applied, arrival - 1),
-                None if shared.applied < shared.durable => {
-                    return Step::Read(shared.applied, shared.durable);
-                }
-                None if !shared.rescans.is_empty() => {
-                    shared.is_rescanning = true;
-                    return Step::Rescan(std::mem::take(&mut shared.rescans));
-                }
-                None => {
-                    shared = self
-                        .changed
-                        .wait(shared)
-                        .unwrap_or_else(PoisonError::into_inner)
-                }
-            }
+            shared = self
+                .work
+                .wait(shared)
+                .unwrap_or_else(PoisonError::into_inner);
         }
+        None
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
@@ -298,28 +305,68 @@ impl Shared {
         !self.stopping && !self.dead
     }
 
+    /// Returns how many arrivals the view has not seen.
+    fn pending(&self) -> u64 {
+        self.durable.saturating_sub(self.applied)
+    }
+
     /// Returns how much longer items may gather, if they may.
     fn gathering(&self) -> Option<Duration> {
-        let pending = self.durable.saturating_sub(self.applied);
+        let pending = self.pending();
         if pending == 0 || pending >= GATHERED || self.applied < self.wanted {
             return None;
         }
         GATHER
-            .checked_sub(self.applied_at?.elapsed())
+            .checked_sub(self.gathers_since?.elapsed())
             .filter(|left| !left.is_zero())
+    }
+
+    /// Takes what is next, and with it the role of applying; `None` if there is nothing to do.
+    fn take_step(&mut self) -> Option<Step> {
+        let next = self.applied + 1;
+        while self
+            .recent
+            .front()
+            .is_some_and(|(arrival, _)| *arrival < next)
+        {
+            self.recent.pop_front();
+        }
+        let step = match self.recent.front() {
+            Some((arrival, _)) if *arrival == next => {
+                let mut items = Vec::new();
+                let mut expected = next;
+                while items.len() < BATCH
+                    && let Some((arrival, _)) = self.recent.front()
+                    && *arrival == expected
+                {
+                    items.extend(self.recent.pop_front());
+                    expected += 1;
+                }
+                Step::Items(items)
+            }
+            Some((arrival, _)) => Step::Read(self.applied, arrival - 1),
+            None if self.applied < self.durable => Step::Read(self.applied, self.durable),
+            None if !self.rescans.is_empty() => {
+                self.is_rescanning = true;
+                Step::Rescan(std::mem::take(&mut self.rescans))
+            }
+            None => return None,
+        };
+        self.is_led = true;
+        Some(step)
     }
 }
 
 impl Inner {
     /// Returns the view once it has caught up with what is durable now.
     pub(super) fn caught_up(&self) -> &View {
-        self.applier.catch_up();
+        self.applier.catch_up(self);
         &self.view
     }
 
     /// Returns a reader of the view once it has caught up with what is durable now.
     pub(super) fn caught_up_reader(&self) -> &Reader {
-        self.applier.catch_up();
+        self.applier.catch_up(self);
         self.reader()
     }
 
@@ -384,6 +431,25 @@ pub(super) enum Unopened {
 
 /// Lists the space keys whose fragments have all been handed to the view.
 const SETTLED_KEYS: &str = "view.keys";
+
+/// Does one step; returns the arrival up to which everything is applied then, if that moved.
+fn perform(inner: &Inner, step: Step) -> Option<u64> {
+    match step {
+        Step::Items(items) => {
+            let last = items.last().map_or(0, |(arrival, _)| *arrival);
+            let opened = items
+                .into_iter()
+                .flat_map(|(_, work)| open_work(inner, work));
+            apply(inner, last, opened.collect());
+            Some(last)
+        }
+        Step::Read(after, until) => Some(read_and_apply(inner, after, until)),
+        Step::Rescan(keys) => {
+            rescan(inner, &keys);
+            None
+        }
+    }
+}
 
 fn open_work(inner: &Inner, work: Work) -> Vec<Opened> {
     match work {

@@ -113,7 +113,7 @@ impl Inner {
         what: What<'_>,
     ) -> Result<(Composed, Placed<'_>), Unplaced> {
         let since = Since {
-            composable: self.applier.wait_until_composable(),
+            composable: self.applier.wait_until_composable(self),
             generation: self.journal.generation(),
         };
         let ctx = self.compose_context(template);

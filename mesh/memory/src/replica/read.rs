@@ -90,7 +90,7 @@ impl Inner {
         limit: usize,
     ) -> Vec<WatchEvent> {
         let limit = limit.min(MAX_WATCH);
-        self.applier.catch_up();
+        self.applier.catch_up(self);
         let applied = self.applier.applied();
         let mut events = Vec::new();
         let mut after = after;
@@ -341,7 +341,7 @@ impl Inner {
     }
 
     pub(super) fn flush(&self) -> Result<(), ReplicaError> {
-        self.applier.catch_up();
+        self.applier.catch_up(self);
         self.flush_index();
         Ok(self.view.flush()?)
     }
