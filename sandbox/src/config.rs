@@ -1,8 +1,10 @@
 //! What a node decides about its sandboxes.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Serialize};
+
+use crate::manager::Gate;
 
 /// How a guest's instructions run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +102,8 @@ pub struct SandboxConfig {
     pub secrets_dir: PathBuf,
     /// How much may be used.
     pub limits: Limits,
+    /// Who is asked before a sandbox runs; nobody, if absent.
+    pub gate: Option<Arc<dyn Gate>>,
 }
 
 impl SandboxConfig {
@@ -116,6 +120,7 @@ impl SandboxConfig {
             qemu: None,
             accel: Accel::Auto,
             limits: Limits::default(),
+            gate: None,
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::{Accel, SandboxId, command::CommandError};
 
 pub(crate) use cage::describe as describe_limits;
 pub use console::{Console, read_console};
-pub(crate) use host::{end_process, host_cpu, monitors_in, process_start, tsc_khz};
+pub(crate) use host::{end_process, host_cpu, monitors_in, process_cpu_ms, process_start, tsc_khz};
 pub use ram::GuestRam;
 pub use vm::{Monitor, Tether, Vm};
 

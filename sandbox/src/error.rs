@@ -10,6 +10,7 @@ use crate::{
     image::ImageError,
     kernel::KernelError,
     life::{Action, LeaseError, Refused},
+    manager::OverQuota,
     snapshot::SnapshotError,
 };
 
@@ -67,6 +68,9 @@ pub enum SandboxError {
         /// The limit.
         limit: u64,
     },
+    /// A quota is used up.
+    #[error(transparent)]
+    OverQuota(#[from] OverQuota),
     /// The sandbox is not (or no longer) running.
     #[error("sandbox {id} is {state}")]
     NotRunning {
@@ -224,6 +228,7 @@ impl SandboxError {
             Self::LimitReached { .. } => {
                 Some("end a sandbox with `rhizome sandbox kill`, or raise the limit".to_owned())
             }
+            Self::OverQuota(quota) => Some(quota.hint.clone()),
             Self::Refused { why, .. } => Some(why.hint().to_owned()),
             Self::StateLost { .. } => Some(
                 "`rhizome sandbox resume` goes back to its last snapshot, if it has one; `rhizome sandbox kill` forgets it"

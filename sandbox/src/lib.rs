@@ -46,7 +46,8 @@ pub use id::{ParseSandboxIdError, SandboxId};
 pub use info::{SandboxInfo, SandboxSpec, SnapshotInfo, SnapshotRef};
 pub use life::State as SandboxState;
 pub use manager::{
-    DirEntry, DoorConnection, FileDownload, FileKind, FileStat, ForkOptions, Health, Mended,
-    OnShutdown, ResumeOptions, Sandboxes, SnapshotOptions, Usage, end_monitors,
+    ActionTally, DURATION_BOUNDS_MS, DirEntry, DoorConnection, FileDownload, FileKind, FileStat,
+    ForkOptions, Gate, Health, HostTime, Mended, MonitorId, MonitorUsage, OnShutdown, OverQuota,
+    Readings, ResumeOptions, Sandboxes, SnapshotOptions, Tally, Usage, end_monitors,
 };
 pub use progress::{Progress, ProgressEvent, silent};

@@ -19,6 +19,8 @@ mod network;
 mod open;
 mod restore;
 mod session;
+mod tally;
+mod usage;
 mod verbs;
 mod watch;
 
@@ -42,7 +44,9 @@ pub use files::{DirEntry, FileDownload, FileKind, FileStat};
 pub use fork::ForkOptions;
 pub use open::{Mended, end_monitors};
 pub use restore::ResumeOptions;
-pub use verbs::{Health, Usage};
+pub use tally::{ActionTally, DURATION_BOUNDS_MS, Tally};
+pub use usage::{Gate, HostTime, MonitorId, MonitorUsage, OverQuota, Readings, Usage};
+pub use verbs::Health;
 
 use crate::{
     Progress, SandboxConfig, SandboxError, SandboxId, SandboxInfo, SandboxSpec,
@@ -58,6 +62,8 @@ use crate::{
 };
 use catalogue::Catalogue;
 use entry::Entry;
+use tally::Counts;
+use usage::LastReadings;
 
 /// Connections of all guests that wait for the node to take them; a full queue makes guests wait.
 const DOOR_QUEUE: usize = 64;
@@ -110,6 +116,8 @@ struct Inner {
     entries: Mutex<BTreeMap<SandboxId, Arc<Entry>>>,
     leases: Mutex<Leases>,
     leases_changed: Notify,
+    last_readings: LastReadings,
+    counts: Counts,
     doors: mpsc::Sender<DoorConnection>,
     /// No action begins any more.
     stop: CancellationToken,
@@ -171,6 +179,8 @@ impl Sandboxes {
             entries: Mutex::new(found.into_iter().map(|entry| (entry.id, entry)).collect()),
             leases: Mutex::new(leases),
             leases_changed: Notify::new(),
+            last_readings: LastReadings::default(),
+            counts: Counts::default(),
             doors,
             stop: CancellationToken::new(),
             abandon: CancellationToken::new(),
@@ -253,6 +263,7 @@ impl Sandboxes {
             request.env.entry(name).or_insert(value);
         }
         let started = channel.exec(request).await;
+        self.inner.counts.exec(started.is_ok());
         started.map_err(|source| SandboxError::Exec { id: *id, source })
     }
 

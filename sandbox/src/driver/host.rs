@@ -49,6 +49,27 @@ fn parse_stat(stat: &str) -> Option<(char, u64)> {
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
+/// Returns the processor time of a process and those that it waited for, in milliseconds; `None`
+/// if it is not the one that started then. One that has ended counts until somebody takes note.
+pub(crate) fn process_cpu_ms(pid: u32, started: u64) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, start) = parse_stat(&stat)?;
+    // Hundredths of a second, on every architecture.
+    (start == started).then(|| parse_cpu_ticks(&stat).map(|ticks| ticks.saturating_mul(10)))?
+}
+
+/// Adds up fields 14 to 17 of proc(5)'s `stat`: in user mode, in the kernel, and the same of
+/// children that were waited for.
+fn parse_cpu_ticks(stat: &str) -> Option<u64> {
+    let fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let ticks: Vec<u64> = fields
+        .skip(11)
+        .take(4)
+        .map(|field| field.parse().ok())
+        .collect::<Option<_>>()?;
+    (ticks.len() == 4).then(|| ticks.into_iter().fold(0, u64::saturating_add))
+}
+
 /// Kills a process that another daemon started, if it still is that process; tells whether it was.
 pub(crate) fn end_process(pid: u32, started: u64) -> bool {
     let Some(pid_nonzero) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
@@ -120,6 +141,20 @@ mod tests {
         assert_eq!(parse_stat(&stat), Some(('S', 4242)));
         assert_eq!(parse_stat("77 (x) S"), None);
         assert!(process_start(std::process::id()).is_some());
+    }
+
+    #[test]
+    fn the_processor_time_is_that_of_the_same_process() {
+        let tail = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20";
+        // Fields 14 to 17 are 11 to 14 here.
+        let stat = format!("77 (qemu) sys) (x) {tail}");
+        assert_eq!(parse_cpu_ticks(&stat), Some(11 + 12 + 13 + 14));
+        assert_eq!(parse_cpu_ticks("77 (x) S 1 2 3"), None);
+        assert_eq!(parse_cpu_ticks(&stat.replace(" 12 ", " x ")), None);
+        let pid = std::process::id();
+        let started = process_start(pid).unwrap();
+        assert!(process_cpu_ms(pid, started).is_some());
+        assert_eq!(process_cpu_ms(pid, started + 1), None);
     }
 
     #[test]

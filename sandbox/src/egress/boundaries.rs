@@ -100,6 +100,8 @@ struct Inner {
     config: EgressConfig,
     connector: OnceLock<TlsConnectorBox>,
     entries: Mutex<BTreeMap<SandboxId, Entry>>,
+    /// What those that are forgotten sent and received.
+    gone: Mutex<EgressUsage>,
     events: mpsc::Sender<EgressEvent>,
 }
 
@@ -130,6 +132,7 @@ impl Boundaries {
             config,
             connector: OnceLock::new(),
             entries: Mutex::default(),
+            gone: Mutex::default(),
             events,
         };
         (
@@ -238,8 +241,11 @@ impl Boundaries {
 
     /// Forgets a sandbox and ends all its connections.
     pub fn forget(&self, id: &SandboxId) {
-        if let Some(entry) = lock(&self.inner.entries).remove(id) {
+        let mut entries = lock(&self.inner.entries);
+        if let Some(entry) = entries.remove(id) {
             entry.gateway.cancel();
+            // While the entries are locked, so that nobody sees it in neither place.
+            lock(&self.inner.gone).add(&entry.boundary.usage());
         }
     }
 
@@ -277,6 +283,17 @@ impl Boundaries {
             .get(id)
             .map(|entry| entry.boundary.usage())
             .unwrap_or_default()
+    }
+
+    /// Returns what all sandboxes sent and received together, those that are forgotten included.
+    #[must_use]
+    pub fn totals(&self) -> EgressUsage {
+        let entries = lock(&self.inner.entries);
+        let mut sum = *lock(&self.inner.gone);
+        for entry in entries.values() {
+            sum.add(&entry.boundary.usage());
+        }
+        sum
     }
 
     /// Returns the certificate that the sandbox's guest is to trust, as PEM, if it has secrets.

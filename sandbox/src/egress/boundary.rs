@@ -51,6 +51,15 @@ pub struct EgressUsage {
     pub denied: u64,
 }
 
+impl EgressUsage {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.sent_bytes = self.sent_bytes.saturating_add(other.sent_bytes);
+        self.received_bytes = self.received_bytes.saturating_add(other.received_bytes);
+        self.connections = self.connections.saturating_add(other.connections);
+        self.denied = self.denied.saturating_add(other.denied);
+    }
+}
+
 /// The boundary of one sandbox. It outlives the gateways that carry its packets.
 #[derive(Debug)]
 pub(super) struct Boundary {

@@ -4,7 +4,7 @@
 //! after their subjects. An action that fails before its point of no return is undone here and
 //! now; one that fails after it is finished by the next start, or by `doctor --fix`.
 
-use std::{error::Error as _, sync::Arc};
+use std::{error::Error as _, sync::Arc, time::Instant};
 
 use futures::future::BoxFuture;
 use tracing::{debug, info, warn};
@@ -97,7 +97,15 @@ async fn take_turn(
     }
     inner.admit(entry, &plan)?;
     debug!(sandbox = %entry.id, %action, from = %plan.from, "an action begins");
-    follow(inner, entry, &plan, work).await
+    let began = Instant::now();
+    let followed = follow(inner, entry, &plan, work).await;
+    inner
+        .counts
+        .action(action, began.elapsed(), followed.is_ok());
+    if let Some(taken) = &work.kept {
+        inner.counts.snapshot(taken);
+    }
+    followed
 }
 
 async fn follow(
@@ -176,8 +184,15 @@ pub(super) async fn do_step(
         Step::PrepareDisks => boot::prepare_disks(entry, plan, work).await,
         Step::StartMonitor => boot::start_monitor(inner, entry, work).await,
         Step::Greet => boot::greet(entry, work).await,
-        Step::Shutdown => boot::shut_down(entry).await,
-        Step::EndMonitor => boot::end_monitor(entry).await,
+        Step::Shutdown => {
+            // A monitor that ends by itself is not there to be read any more.
+            inner.read_last(entry);
+            boot::shut_down(entry).await
+        }
+        Step::EndMonitor => {
+            inner.read_last(entry);
+            boot::end_monitor(entry).await
+        }
         Step::RemoveVm => boot::remove(entry, &entry.vm_dir()),
         Step::KeepDisk => boot::keep_disk(entry),
         Step::Materialise => restore::materialise(inner, entry, work).await,

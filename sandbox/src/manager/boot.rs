@@ -144,6 +144,7 @@ pub(super) fn hold(inner: &Arc<Inner>, entry: &Arc<Entry>, vm: Vm) -> Result<(),
         .map_err(directory(&entry.dir))?;
     let vm = Arc::new(vm);
     entry.set_vm(Some(Arc::clone(&vm)));
+    inner.last_readings.began.notify_one();
     inner.tasks.spawn(watch::monitor(
         Arc::clone(inner),
         Arc::clone(entry),

@@ -38,6 +38,8 @@ pub(super) async fn create(
     progress: &Progress,
 ) -> Result<SandboxInfo, SandboxError> {
     check(&spec, inner)?;
+    // Also when it is listed; but an image may take minutes to build.
+    inner.pass_gate(&spec.labels)?;
     let image = inner.images.resolve(&spec.image, progress).await?;
     let decision = inner.accel(progress).await?;
     let env = image.environment(&spec.env);
@@ -216,6 +218,7 @@ pub(super) fn list(
 ) -> Result<Arc<Entry>, SandboxError> {
     let id = info.id;
     let lease = info.lease.clone();
+    inner.pass_gate(&info.labels)?;
     let entry = Arc::new(Entry::new(
         inner.dir.join(id.to_string()),
         info.clone(),
@@ -277,8 +280,12 @@ fn room(inner: &Inner, others: &[SandboxInfo], new: &SandboxInfo) -> Result<(), 
 impl Inner {
     /// Lets others see that an action begins; one that makes a sandbox run needs room.
     pub(super) fn admit(&self, entry: &Arc<Entry>, plan: &Plan) -> Result<(), SandboxError> {
+        let begins = !plan.from.is_running() && plan.to.is_running();
+        if begins {
+            self.pass_gate(&entry.info().labels)?;
+        }
         let entries = self.entries();
-        if !plan.from.is_running() && plan.to.is_running() {
+        if begins {
             let others: Vec<_> = entries.values().map(|entry| entry.info()).collect();
             room(self, &others, &entry.info())?;
         }

@@ -4,7 +4,12 @@
 //! under way go on or back, what is gone is listed as lost. The same is done by `doctor --fix` for
 //! what could not be finished then.
 
-use std::{fs, io, path::Path, sync::Arc, time::Duration};
+use std::{
+    fs, io,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::future::join_all;
 use serde::Serialize;
@@ -18,7 +23,7 @@ use super::{
 };
 use crate::{
     SandboxError, SandboxId, SandboxState,
-    life::{Facts, Phase, Recovery, Step, plan, recover},
+    life::{Action, Facts, Phase, Recovery, Step, plan, recover},
     silent,
 };
 
@@ -103,13 +108,19 @@ pub(super) async fn make_whole(inner: &Arc<Inner>, entry: &Arc<Entry>) -> bool {
     let facts = Facts { monitor };
     let recovery = recover(phase, record.run.journal.as_ref(), facts);
     info!(sandbox = %entry.id, %phase, monitor, to = %recovery.to, "a sandbox is taken over");
+    let began = Instant::now();
     run(inner, entry, phase, &recovery).await;
+    if monitor && matches!(recovery.to, Phase::Ready | Phase::Paused) {
+        let taken_over = entry.phase() == recovery.to;
+        let took = began.elapsed();
+        inner.counts.action(Action::Attach, took, taken_over);
+    }
     true
 }
 
 async fn run(inner: &Arc<Inner>, entry: &Arc<Entry>, phase: Phase, recovery: &Recovery) {
     // Steps about a guest want to know whose plan they are of: attaching is the only one here.
-    let attach = plan(Phase::Ready, crate::life::Action::Attach).expect("what runs is attached to");
+    let attach = plan(Phase::Ready, Action::Attach).expect("what runs is attached to");
     let mut work = Work::new(silent());
     // Requests wait meanwhile: the session is not open. The journal stays as it is.
     for step in &recovery.steps {

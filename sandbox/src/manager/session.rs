@@ -59,6 +59,7 @@ pub(super) async fn open(
             "boot",
             "the guest did not come up; trying once more",
         );
+        inner.read_last(entry);
         boot::end_monitor(entry).await?;
         boot::start_monitor(inner, entry, work).await?;
     }

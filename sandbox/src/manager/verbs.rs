@@ -24,21 +24,6 @@ use crate::{
 const PING_LIMIT: Duration = Duration::from_secs(5);
 /// Fewest characters of a manifest that are looked up as a prefix.
 const MIN_PREFIX: usize = 4;
-/// How deep a sandbox's own directory goes.
-const MAX_DEPTH: u32 = 3;
-
-/// What a sandbox uses of its host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Usage {
-    /// Its monitor's process.
-    pub pid: u32,
-    /// When that started, in clock ticks since the host's boot.
-    pub started: u64,
-    /// Bytes that its files take on the host's disk.
-    pub disk_bytes: u64,
-    /// For how long its monitor runs, in milliseconds.
-    pub up_ms: u64,
-}
 
 /// Whether a guest answers: asked of the guest itself, on the path that requests take.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -163,26 +148,6 @@ impl Sandboxes {
         work.await.unwrap_or(Err(SandboxError::Stopping))
     }
 
-    /// Returns what a sandbox uses; nothing if no monitor runs for it. Looks at its files: blocks
-    /// for a moment.
-    pub fn usage(&self, id: &SandboxId) -> Option<Usage> {
-        let entry = self.inner.entry(id).ok()?;
-        let monitor = entry.record().run.monitor?;
-        if !super::boot::is_alive(&monitor) {
-            return None;
-        }
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let now_ms = u64::try_from(now.tv_sec).ok()? * 1000;
-        // The kernel counts processes' starts in hundredths of a second, on every architecture.
-        let up_ms = now_ms.saturating_sub(monitor.started * 10);
-        Some(Usage {
-            pid: monitor.pid,
-            started: monitor.started,
-            disk_bytes: disk_bytes(&entry.dir, MAX_DEPTH),
-            up_ms,
-        })
-    }
-
     /// Asks the guest whether it answers.
     ///
     /// # Errors
@@ -293,18 +258,4 @@ impl Sandboxes {
         })
         .await
     }
-}
-
-/// Adds up what the files below a directory take on the disk.
-fn disk_bytes(dir: &std::path::Path, depth: u32) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
-        .map(|entry| match entry.metadata() {
-            Ok(meta) if meta.is_dir() && depth > 0 => disk_bytes(&entry.path(), depth - 1),
-            // What is linked is an image's, not the sandbox's.
-            Ok(meta) if meta.is_file() && meta.nlink() == 1 => meta.blocks() * 512,
-            _ => 0,
-        })
-        .sum()
 }
