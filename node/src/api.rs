@@ -15,5 +15,6 @@ mod network_routes;
 pub(crate) mod routes;
 pub(crate) mod sandbox_routes;
 pub(crate) mod serve;
+mod usage_routes;
 
 pub(crate) use self::exec_pump::end_of;

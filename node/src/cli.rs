@@ -9,11 +9,12 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+pub(crate) use self::ui::utc;
 use self::{
     client::Client,
     commands::{
-        agent, audit, context, daemon, image, invite, memory, mesh, node, resume, runtime, sandbox,
-        secret, snapshot, space,
+        agent, audit, context, daemon, image, invite, memory, mesh, node, quota, resume, runtime,
+        sandbox, secret, snapshot, space, usage,
     },
     failure::Failure,
     ui::Ui,
@@ -106,6 +107,10 @@ Without a daemon nobody heeds leases: before removing a node for good, use `--sa
     #[command(subcommand)]
     Runtime(runtime::Verb),
     Audit(audit::Audit),
+    Usage(usage::Usage),
+    /// Limit what agents and spaces may use of this node
+    #[command(subcommand)]
+    Quota(quota::Verb),
     /// Keep secrets that sandboxes use without seeing them
     #[command(subcommand)]
     Secret(secret::Verb),
@@ -202,6 +207,8 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Context(verb) => context::run(context, verb).await,
         Command::Sandbox(args) => sandbox::run(context, args).await,
         Command::Audit(args) => audit::run(context, args).await,
+        Command::Usage(args) => usage::run(context, args).await,
+        Command::Quota(verb) => quota::run(context, verb).await,
         Command::Secret(verb) => secret::run(context, verb).await,
         Command::Image(verb) => image::run(context, verb).await,
         Command::Runtime(verb) => runtime::run(context, verb).await,

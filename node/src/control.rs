@@ -1,6 +1,12 @@
 //! Control over what runs here: who did what, what it cost, how much is allowed.
 
+mod answers;
 pub(crate) mod audit;
+pub(crate) mod enforce;
+pub(crate) mod limits;
+pub(crate) mod metrics;
+pub(crate) mod quota;
+pub(crate) mod usage;
 
 use crate::{
     api::types::{

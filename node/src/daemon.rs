@@ -34,7 +34,7 @@ use axum::http::StatusCode;
 use rhizome_identity::{KeyFileError, NodeKey, keyfile};
 use rhizome_memory::{OpenError, Replica, ReplicaConfig};
 use rhizome_mesh::net::{Mesh, MeshConfig};
-use rhizome_sandbox::{DoorConnection, SandboxConfig, Sandboxes};
+use rhizome_sandbox::{DoorConnection, Gate, SandboxConfig, Sandboxes};
 use tokio::{
     net::UnixListener,
     signal::unix::{SignalKind, signal},
@@ -48,12 +48,17 @@ use self::node::{Node, Parts, blocking};
 pub(crate) use self::{
     exec::{file_change, watch_failed},
     fail::exec as exec_failed,
+    status::resident_bytes,
 };
 use crate::{
     agents::{self, AgentKeys, AgentKeysError},
     api::listen,
     config::{Config, ConfigError, UpFlags},
-    control::audit::{Audit, AuditError, Note},
+    control::{
+        audit::{Audit, AuditError, Note},
+        enforce,
+        limits::{Limits, LimitsError},
+    },
     datadir::{DataDir, DataDirError},
     door,
     error::ApiError,
@@ -116,7 +121,10 @@ impl Daemon {
         let mesh = Mesh::start(mesh_config, &key, replica.clone())
             .await
             .map_err(StartError::Mesh)?;
-        let (sandboxes, doors) = open_sandboxes(&config).await;
+        let limits = Limits::open(data.path(), replica.clone()).map_err(StartError::Limits)?;
+        let limits = Arc::new(limits);
+        let gate = Arc::clone(&limits) as Arc<dyn Gate>;
+        let (sandboxes, doors) = open_sandboxes(&config, gate).await;
         // Last, because whoever can connect expects everything behind it to work.
         let listener = UnixListener::from_std(data.bind_socket()?).map_err(StartError::Listen)?;
         let node = Arc::new(Node::new(Parts {
@@ -126,6 +134,7 @@ impl Daemon {
             replica,
             mesh,
             audit,
+            limits,
             sandboxes,
             agents,
             opened_in_ms: u64::try_from(opened_in.as_millis()).unwrap_or(u64::MAX),
@@ -142,6 +151,7 @@ impl Daemon {
                 .spawn(remote::serve::serve_peers(Arc::clone(&node), streams));
         }
         node.tasks.spawn(lifecycle::end_leases(Arc::clone(&node)));
+        node.tasks.spawn(enforce::keep(Arc::clone(&node)));
         let events = node.sandboxes().ok().and_then(Sandboxes::egress_events);
         if let Some(events) = events {
             node.tasks
@@ -175,6 +185,9 @@ impl Daemon {
         // on themselves unless something else was asked for.
         if let Ok(sandboxes) = node.sandboxes() {
             sandboxes.shutdown(node.on_down().on_shutdown()).await;
+            if let Err(error) = node.measure().await {
+                warn!(%error, "what sandboxes used last was not written down");
+            }
         }
         if tokio::time::timeout(SHUTDOWN_GRACE, node.tasks.wait())
             .await
@@ -217,7 +230,10 @@ async fn open_replica(data: &DataDir, key: &NodeKey) -> Result<(Replica, Duratio
 type Doors = mpsc::Receiver<DoorConnection>;
 
 /// Opens the sandbox half, or says why there is none.
-async fn open_sandboxes(config: &Config) -> (Result<Sandboxes, ApiError>, Option<Doors>) {
+async fn open_sandboxes(
+    config: &Config,
+    gate: Arc<dyn Gate>,
+) -> (Result<Sandboxes, ApiError>, Option<Doors>) {
     let unavailable = |message: &str| {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no_sandboxes", message)
             .hint("`rhizome doctor` says what is missing")
@@ -227,7 +243,9 @@ async fn open_sandboxes(config: &Config) -> (Result<Sandboxes, ApiError>, Option
             .hint("start it again without `--no-sandboxes`");
         return (Err(error), None);
     }
-    match Sandboxes::open(sandbox_config(config)).await {
+    let mut settings = sandbox_config(config);
+    settings.gate = Some(gate);
+    match Sandboxes::open(settings).await {
         Ok((sandboxes, doors)) => (Ok(sandboxes), Some(doors)),
         Err(error) => {
             warn!(%error, "this node runs no sandboxes");
@@ -301,6 +319,9 @@ pub enum StartError {
     /// The audit log cannot be opened.
     #[error("cannot open the audit log")]
     Audit(#[source] AuditError),
+    /// What was used, or how much may be, cannot be read.
+    #[error("cannot keep count of what is used here")]
+    Limits(#[source] LimitsError),
     /// The API cannot listen.
     #[error("cannot listen on the API's socket")]
     Listen(#[source] std::io::Error),
@@ -327,6 +348,7 @@ impl StartError {
             Self::Agents(error) => error.hint(),
             Self::Replica(error) => error.hint(),
             Self::Mesh(error) => error.hint(),
+            Self::Limits(error) => error.hint(),
             _ => None,
         }
     }

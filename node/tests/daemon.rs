@@ -22,3 +22,5 @@ mod resume;
 mod sandbox;
 #[path = "daemon/support.rs"]
 mod support;
+#[path = "daemon/usage.rs"]
+mod usage;

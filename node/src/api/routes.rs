@@ -33,6 +33,7 @@ use super::{
         node::{Doctor, SelfInfo, Settings, Status},
         runtime::{Runtime, RuntimeDifferences, Runtimes},
     },
+    usage_routes,
 };
 use crate::{
     control::audit::layer,
@@ -59,6 +60,7 @@ fn own_routes(node: Arc<Node>) -> Router {
         .merge(exec_routes::routes())
         .merge(network_routes::routes())
         .merge(network_routes::secret_routes())
+        .merge(usage_routes::routes())
         .merge(remote::routes::owner_routes())
         .route("/v1/status", get(status))
         .route("/v1/peers", get(peers))
@@ -89,6 +91,7 @@ fn own_routes(node: Arc<Node>) -> Router {
 pub(crate) fn guest(node: Arc<Node>, caller: Caller) -> Router {
     let routes = shared()
         .merge(network_routes::guest_routes())
+        .merge(usage_routes::guest_routes())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(Arc::clone(&node))

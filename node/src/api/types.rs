@@ -22,6 +22,7 @@ pub mod node;
 pub mod remote;
 pub mod runtime;
 pub mod sandbox;
+pub mod usage;
 
 /// The schema number of this release's objects.
 pub const SCHEMA: u32 = 1;

@@ -9,12 +9,14 @@ pub(super) mod invite;
 pub(super) mod memory;
 pub(super) mod mesh;
 pub(super) mod node;
+pub(super) mod quota;
 pub(super) mod resume;
 pub(super) mod runtime;
 pub(super) mod sandbox;
 pub(super) mod secret;
 pub(super) mod snapshot;
 pub(super) mod space;
+pub(super) mod usage;
 
 use futures::{Stream, StreamExt};
 use serde::de::DeserializeOwned;

@@ -124,6 +124,7 @@ pub(crate) fn sandbox(error: &SandboxError) -> ApiError {
         SandboxError::Invalid { .. } => (StatusCode::BAD_REQUEST, "bad_request"),
         SandboxError::NameTaken { .. } => (StatusCode::CONFLICT, "name_taken"),
         SandboxError::LimitReached { .. } => (StatusCode::TOO_MANY_REQUESTS, "limit_reached"),
+        SandboxError::OverQuota(_) => (StatusCode::TOO_MANY_REQUESTS, "quota_exceeded"),
         SandboxError::NotRunning { .. } | SandboxError::Cancelled { .. } => {
             (StatusCode::GONE, "sandbox_gone")
         }

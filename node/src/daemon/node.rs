@@ -13,7 +13,7 @@ use super::{fail, lifecycle::OnDown, runtime::Runtimes};
 use crate::{
     agents::{AgentKeys, LocalAgent},
     config::Config,
-    control::audit::Audit,
+    control::{audit::Audit, limits::Limits},
     datadir::DataDir,
     error::ApiError,
     remote::{facts::FactsCache, packs::Turns, wake::Claims},
@@ -31,6 +31,7 @@ pub(crate) struct Node {
     pub(crate) replica: Replica,
     pub(crate) mesh: Mesh,
     pub(crate) audit: Audit,
+    pub(crate) limits: Arc<Limits>,
     /// Or why this node runs none.
     sandboxes: Result<Sandboxes, ApiError>,
     agents: AgentKeys,
@@ -58,6 +59,7 @@ pub(crate) struct Parts {
     pub(crate) replica: Replica,
     pub(crate) mesh: Mesh,
     pub(crate) audit: Audit,
+    pub(crate) limits: Arc<Limits>,
     pub(crate) sandboxes: Result<Sandboxes, ApiError>,
     pub(crate) agents: AgentKeys,
     pub(crate) opened_in_ms: u64,
@@ -74,6 +76,7 @@ impl Node {
             replica: parts.replica,
             mesh: parts.mesh,
             audit: parts.audit,
+            limits: parts.limits,
             sandboxes: parts.sandboxes,
             agents: parts.agents,
             authority_lock: tokio::sync::Mutex::new(()),

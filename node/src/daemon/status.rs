@@ -179,7 +179,7 @@ pub(super) fn recovery_notes(report: &RecoveryReport) -> Vec<String> {
 }
 
 /// Returns the memory of this process that is in RAM; 0 where the system does not say.
-fn resident_bytes() -> u64 {
+pub(crate) fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());

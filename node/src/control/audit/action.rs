@@ -33,6 +33,8 @@ pub(super) fn action<'a>(method: &Method, path: &'a str) -> Option<Action<'a>> {
         ["memory" | "recall" | "context", ..] => return None,
         ["mesh", verb] => ("mesh", verb, None),
         ["down"] => ("daemon", "down", None),
+        ["quotas"] if *method == Method::DELETE => ("quota", "remove", None),
+        ["quotas"] => ("quota", "set", None),
         [many] => (singular(many), "create", None),
         [many, on] if *method == Method::DELETE => (singular(many), removed(many), Some(on)),
         [many, on] => (singular(many), "change", Some(on)),
@@ -102,6 +104,8 @@ mod tests {
             ("DELETE", "/v1/images/abc", "image.remove", Some("abc")),
             ("POST", "/v1/down", "daemon.down", None),
             ("POST", "/v1/resume", "resume.create", None),
+            ("POST", "/v1/quotas", "quota.set", None),
+            ("DELETE", "/v1/quotas", "quota.remove", None),
         ] {
             let method: Method = method.parse().unwrap();
             let action = action(&method, path).unwrap();
