@@ -51,6 +51,50 @@ impl FromStr for Accel {
     }
 }
 
+/// What new sandboxes run under.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DriverChoice {
+    /// QEMU where it is installed, else Cloud Hypervisor.
+    #[default]
+    Auto,
+    /// QEMU's `microvm`, with KVM or emulation.
+    #[serde(rename = "qemu-microvm")]
+    Qemu,
+    /// Cloud Hypervisor, with KVM.
+    CloudHypervisor,
+}
+
+impl DriverChoice {
+    /// Returns the name used in configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Qemu => crate::driver::QEMU_MICROVM,
+            Self::CloudHypervisor => crate::driver::CLOUD_HYPERVISOR,
+        }
+    }
+}
+
+impl fmt::Display for DriverChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for DriverChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::Auto, Self::Qemu, Self::CloudHypervisor]
+            .into_iter()
+            .find(|choice| choice.as_str() == text)
+            .ok_or_else(|| {
+                format!("unknown driver `{text}`: use auto, qemu-microvm or cloud-hypervisor")
+            })
+    }
+}
+
 /// How much one node gives to its sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -96,6 +140,10 @@ pub struct SandboxConfig {
     pub kernel_modules: Option<PathBuf>,
     /// The QEMU binary; found on `PATH` when absent.
     pub qemu: Option<PathBuf>,
+    /// The Cloud Hypervisor binary; found on `PATH` when absent.
+    pub cloud_hypervisor: Option<PathBuf>,
+    /// What new sandboxes run under.
+    pub driver: DriverChoice,
     /// How guests run.
     pub accel: Accel,
     /// Directory of the secrets that sandboxes may use without seeing them.
@@ -118,6 +166,8 @@ impl SandboxConfig {
             kernel: None,
             kernel_modules: None,
             qemu: None,
+            cloud_hypervisor: None,
+            driver: DriverChoice::Auto,
             accel: Accel::Auto,
             limits: Limits::default(),
             gate: None,

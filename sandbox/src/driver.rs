@@ -10,24 +10,65 @@
 //! number of guests can be started again ([`VmmDriver::restore`]).
 
 mod cage;
+pub mod cloud_hypervisor;
+mod confine;
 mod console;
+mod device_file;
 mod host;
+mod launch;
 pub mod qemu;
 mod qmp;
 mod ram;
+mod sockets;
 mod vm;
+mod watch;
 
-use std::{fmt, io, path::PathBuf};
+use std::{fmt, io, path::PathBuf, sync::Arc};
 
 use futures::future::{BoxFuture, FutureExt};
 
-use crate::{Accel, SandboxId, command::CommandError};
+use crate::{Accel, DriverChoice, SandboxConfig, SandboxId, command::CommandError};
+use cloud_hypervisor::CloudHypervisor;
+use qemu::Qemu;
 
 pub(crate) use cage::describe as describe_limits;
 pub use console::{Console, read_console};
 pub(crate) use host::{end_process, host_cpu, monitors_in, process_cpu_ms, process_start, tsc_khz};
 pub use ram::GuestRam;
 pub use vm::{Monitor, Tether, Vm};
+
+/// Name of the driver [`qemu`].
+pub const QEMU_MICROVM: &str = "qemu-microvm";
+/// Name of the driver [`cloud_hypervisor`].
+pub const CLOUD_HYPERVISOR: &str = "cloud-hypervisor";
+
+/// Returns the driver that new sandboxes get.
+///
+/// [`DriverChoice::Auto`] is QEMU, wherever it is installed: a guest at rest goes on under the
+/// driver it ran under alone, so nodes that choose alike can wake each other's. Cloud Hypervisor
+/// stands in where there is no QEMU.
+pub fn choose(config: &SandboxConfig) -> Arc<dyn VmmDriver> {
+    let qemu = Qemu::new(config.qemu.clone());
+    let other = CloudHypervisor::new(config.cloud_hypervisor.clone());
+    match config.driver {
+        DriverChoice::Qemu => Arc::new(qemu),
+        DriverChoice::CloudHypervisor => Arc::new(other),
+        DriverChoice::Auto if qemu.program().is_err() && other.program().is_ok() => Arc::new(other),
+        DriverChoice::Auto => Arc::new(qemu),
+    }
+}
+
+/// Returns a driver by its name.
+pub(crate) fn named(config: &SandboxConfig, name: &str) -> Option<Arc<dyn VmmDriver>> {
+    match name {
+        QEMU_MICROVM => Some(Arc::new(Qemu::new(config.qemu.clone()))),
+        CLOUD_HYPERVISOR => {
+            let program = config.cloud_hypervisor.clone();
+            Some(Arc::new(CloudHypervisor::new(program)))
+        }
+        _ => None,
+    }
+}
 
 /// A microVM to start.
 #[derive(Debug, Clone)]
@@ -113,6 +154,11 @@ pub trait VmmDriver: fmt::Debug + Send + Sync {
     /// Returns the machine that guests see, in the driver's own words. A guest at rest can be
     /// started again on an equal one only.
     fn machine(&self, accel: Accel) -> String;
+
+    /// Whether guests run without KVM too.
+    fn emulates(&self) -> bool {
+        true
+    }
 
     /// Returns what the driver can do besides.
     fn capabilities(&self) -> Capabilities {
@@ -241,6 +287,24 @@ pub enum DriverError {
         /// What.
         what: &'static str,
     },
+    /// The monitor is there, and too old.
+    #[error("`{program}` is version {found}, and {oldest} is the oldest that is used")]
+    TooOld {
+        /// The program.
+        program: String,
+        /// Its version.
+        found: String,
+        /// The oldest one that is used.
+        oldest: String,
+    },
+    /// The driver knows no way but KVM, which does not work here.
+    #[error("the driver {driver} needs KVM: {reason}")]
+    NeedsKvm {
+        /// Its name.
+        driver: &'static str,
+        /// Why there is none.
+        reason: String,
+    },
     /// KVM was demanded and does not work here.
     #[error("KVM does not work on this host: {reason}")]
     NoKvm {
@@ -259,10 +323,20 @@ impl DriverError {
     /// Returns what the reader can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
+            Self::NotInstalled { program } if program.contains(cloud_hypervisor::PROGRAM) => Some(
+                "install Cloud Hypervisor from its releases, or name the program with `--cloud-hypervisor`"
+                    .to_owned(),
+            ),
             Self::NotInstalled { .. } => Some(
                 "install it with `apt-get install qemu-system-x86`, or name the program in the configuration"
                     .to_owned(),
             ),
+            Self::TooOld { oldest, .. } => Some(format!(
+                "install version {oldest} or a newer one, or use `--driver qemu-microvm`"
+            )),
+            Self::NeedsKvm { .. } => {
+                Some("use `--driver qemu-microvm`, which can emulate".to_owned())
+            }
             Self::Command(error) => error.hint(),
             Self::NoKvm { .. } => Some("use `--accel auto` or `--accel tcg`".to_owned()),
             _ => None,

@@ -30,8 +30,8 @@ const MAX_KERNEL_BYTES: u64 = 256 * 1024 * 1024;
 /// The description beside a stored kernel.
 const MANIFEST: &str = "kernel.json";
 /// Version of that description; another version is as good as no kernel. It moves with the modules
-/// that are kept: 2 has `tun` and `fuse`, 3 has `virtio_balloon`.
-const MANIFEST_VERSION: u32 = 3;
+/// that are kept: 2 has `tun` and `fuse`, 3 has `virtio_balloon`, 4 has those of PCI and its sockets.
+const MANIFEST_VERSION: u32 = 4;
 
 /// A kernel on disk, ready to boot.
 #[derive(Debug, Clone, PartialEq, Eq)]

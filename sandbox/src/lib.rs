@@ -38,7 +38,7 @@ mod staging;
 pub use apt::AptError;
 pub use channel::guest_binary;
 pub use command::CommandError;
-pub use config::{Accel, Limits, SandboxConfig};
+pub use config::{Accel, DriverChoice, Limits, SandboxConfig};
 pub use contract::{Breach, Contract, MAX_REQUIREMENTS, Requirement, RequirementError};
 pub use error::SandboxError;
 pub use fingerprint::{Difference, Fingerprint, Mount, ReportError};

@@ -52,7 +52,7 @@ use crate::{
     Progress, SandboxConfig, SandboxError, SandboxId, SandboxInfo, SandboxSpec,
     channel::{DoorStream, ExecHandle, ExecRequest, GuestChannel},
     chunks::ChunkStore,
-    driver::{VmmDriver, qemu::Qemu, read_console},
+    driver::{self, VmmDriver, read_console},
     egress::{Boundaries, EgressConfig, EgressEvent, SecretStore},
     image::ImageStore,
     life::Leases,
@@ -137,11 +137,11 @@ impl Sandboxes {
     pub async fn open(
         config: SandboxConfig,
     ) -> Result<(Self, mpsc::Receiver<DoorConnection>), SandboxError> {
-        let driver = Arc::new(Qemu::new(config.qemu.clone()));
+        let driver = driver::choose(&config);
         Self::open_with(config, driver).await
     }
 
-    /// As [`Self::open`], with another driver than QEMU.
+    /// As [`Self::open`], with this driver.
     ///
     /// # Errors
     /// [`SandboxError::Directory`], [`SandboxError::InUse`], [`SandboxError::Chunks`].
@@ -224,6 +224,11 @@ impl Sandboxes {
         }
         let work = self.inner.tasks.spawn(work);
         work.await.unwrap_or(Err(SandboxError::Stopping))
+    }
+
+    /// Returns the name of the driver that new sandboxes get.
+    pub fn driver_name(&self) -> &'static str {
+        self.inner.driver.name()
     }
 
     /// Returns every sandbox, the newest first.
@@ -360,6 +365,16 @@ impl Inner {
     async fn accel(&self, progress: &Progress) -> Result<AccelDecision, SandboxError> {
         let decide = || probe::decide(&self.config, &self.images, &*self.driver, progress);
         self.accel.get_or_try_init(decide).await.cloned()
+    }
+
+    /// Returns the driver of a sandbox: another than new ones get, if it was made before this
+    /// node's choice changed.
+    fn driver_of(&self, entry: &Entry) -> Arc<dyn VmmDriver> {
+        let name = entry.info().driver;
+        match driver::named(&self.config, &name) {
+            Some(other) if name != self.driver.name() => other,
+            _ => Arc::clone(&self.driver),
+        }
     }
 
     /// Forgets the oldest sandboxes that ended, beyond what the limits keep.

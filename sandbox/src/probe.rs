@@ -20,7 +20,7 @@ pub use doctor::{Check, CheckStatus, report};
 use crate::{
     Accel, Progress, SandboxConfig, SandboxError, SandboxId,
     channel::{ChannelLimits, GuestChannel},
-    driver::{DriverError, VmRequest, VmmDriver},
+    driver::{DriverError, QEMU_MICROVM, VmRequest, VmmDriver},
     image::{Image, ImageStore},
     progress::step,
     staging::{DirLock, write_atomic},
@@ -66,16 +66,21 @@ pub(crate) async fn decide(
     driver: &dyn VmmDriver,
     progress: &Progress,
 ) -> Result<AccelDecision, SandboxError> {
-    if config.accel == Accel::Tcg {
+    if config.accel == Accel::Tcg && driver.emulates() {
         return Ok(AccelDecision {
             accel: Accel::Tcg,
             reason: "emulation was asked for".to_owned(),
         });
     }
-    let (works, reason) = match openable() {
+    let (works, reason) = match kvm_is_open() {
+        _ if config.accel == Accel::Tcg => (false, "emulation was asked for".to_owned()),
         Ok(()) => try_kvm(config, images, driver, progress).await?,
         Err(reason) => (false, reason),
     };
+    if !works && !driver.emulates() {
+        let driver = driver.name();
+        return Err(DriverError::NeedsKvm { driver, reason }.into());
+    }
     match (works, config.accel) {
         (true, _) => Ok(AccelDecision {
             accel: Accel::Kvm,
@@ -89,8 +94,11 @@ pub(crate) async fn decide(
     }
 }
 
-/// Tells whether the monitor may use KVM at all, or why not.
-fn openable() -> Result<(), String> {
+/// Tells whether a monitor may use KVM at all.
+///
+/// # Errors
+/// Why not, in one sentence.
+pub fn kvm_is_open() -> Result<(), String> {
     use std::os::unix::fs::PermissionsExt;
     let device = match OpenOptions::new().read(true).write(true).open(KVM_DEVICE) {
         Ok(device) => device,
@@ -138,7 +146,10 @@ async fn try_kvm(
     })
     .await
     .map_err(directory)?;
-    let kept = dir.join("kvm.json");
+    let kept = dir.join(match driver.name() {
+        QEMU_MICROVM => "kvm.json".to_owned(),
+        other => format!("kvm-{other}.json"),
+    });
     if let Some(kept) = read_kept(&kept).filter(|kept| kept.conditions == conditions) {
         return Ok((kept.works, kept.reason));
     }

@@ -2,6 +2,8 @@
 //! that cannot is named with the reason.
 #![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
+#[path = "driver_conformance/confined.rs"]
+mod confined;
 #[path = "driver_conformance/support.rs"]
 mod support;
 
@@ -316,6 +318,19 @@ async fn saved(candidate: &Candidate) {
         ),
         "{lost:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_monitor_is_held_in() {
+    on_every_driver("confined", async |candidate| {
+        let machine = Machine::new(&candidate).await;
+        let vm = candidate.driver.start(&machine.request).await.unwrap();
+        confined::check(vm.pid, &machine.request, machine.home.path());
+        vm.kill().await;
+        let restless = confined::groups_of(&machine.request, vm.pid);
+        assert!(restless.is_empty(), "groups are left: {restless:?}");
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -20,6 +20,7 @@ mod sleep;
 mod stream;
 mod users;
 mod volume;
+mod vsock;
 mod watch;
 
 use std::{
@@ -42,6 +43,7 @@ pub(crate) use host::{power_off, uptime_ms};
 pub(crate) use port::VirtioPort;
 pub(crate) use sleep::Sleep;
 pub(crate) use volume::DISK as VOLUME_DISK;
+pub(crate) use vsock::VsockPort;
 
 use outbox::Outbox;
 use programs::Programs;

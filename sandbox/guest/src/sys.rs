@@ -3,7 +3,13 @@
 
 use std::{fs::File, io, os::fd::AsFd, os::unix::process::CommandExt, process::Command};
 
-use rustix::fs::{Gid, Uid};
+use rustix::{
+    fs::{Gid, Uid},
+    net::{
+        AddressFamily, SocketAddrAny,
+        addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque},
+    },
+};
 
 /// `_IO('R', 7)`
 const RNDRESEEDCRNG: rustix::ioctl::Opcode = 0x5207;
@@ -20,6 +26,58 @@ const IFF_NO_PI: u16 = 0x1000;
 const IFREQ_BYTES: usize = 40;
 /// Longest name of a device, its end included.
 const IFNAMSIZ: usize = 16;
+
+/// Any number of this machine.
+pub(crate) const VMADDR_CID_ANY: u32 = u32::MAX;
+/// The number of the host.
+pub(crate) const VMADDR_CID_HOST: u32 = 2;
+
+/// `struct sockaddr_vm`.
+#[repr(C)]
+struct SockaddrVm {
+    family: u16,
+    reserved: u16,
+    port: u32,
+    cid: u32,
+    zero: [u8; 4],
+}
+
+/// An address of a virtio socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct VsockAddr {
+    pub(crate) cid: u32,
+    pub(crate) port: u32,
+}
+
+// SAFETY: `f` gets a `struct sockaddr_vm` that lives for as long as it runs, with its size.
+unsafe impl SocketAddrArg for VsockAddr {
+    unsafe fn with_sockaddr<R>(
+        &self,
+        f: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R,
+    ) -> R {
+        let address = SockaddrVm {
+            family: AddressFamily::VSOCK.as_raw(),
+            reserved: 0,
+            port: self.port,
+            cid: self.cid,
+            zero: [0; 4],
+        };
+        let size = SocketAddrLen::try_from(size_of::<SockaddrVm>()).expect("it is 16");
+        f((&raw const address).cast(), size)
+    }
+}
+
+/// Returns whose address of a virtio socket it is; `None` for another kind of address.
+pub(crate) fn vsock_cid(address: &SocketAddrAny) -> Option<u32> {
+    let whole = usize::try_from(address.addr_len()).ok()? >= size_of::<SockaddrVm>();
+    if address.address_family() != AddressFamily::VSOCK || !whole {
+        return None;
+    }
+    // SAFETY: the first `addr_len` bytes there are initialised, which is all of the structure, and
+    // it is of plain numbers; nothing is said of how they are aligned.
+    let read = unsafe { address.as_ptr().cast::<SockaddrVm>().read_unaligned() };
+    Some(read.cid)
+}
 
 /// Makes an open `/dev/net/tun` the device called `name`, which carries bare IP packets.
 pub(crate) fn make_tun(tun: &File, name: &str) -> rustix::io::Result<()> {
@@ -97,5 +155,21 @@ pub(crate) fn before_exec(command: &mut Command, before: Before) {
     // failed call's error is a number).
     unsafe {
         command.pre_exec(step);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_of_a_virtio_socket_is_read_as_it_was_made() {
+        let address = VsockAddr {
+            cid: VMADDR_CID_HOST,
+            port: 1024,
+        };
+        assert_eq!(vsock_cid(&address.as_any()), Some(VMADDR_CID_HOST));
+        let other = std::net::SocketAddr::from(([127, 0, 0, 1], 80));
+        assert_eq!(vsock_cid(&other.as_any()), None);
     }
 }

@@ -127,7 +127,7 @@ pub(super) async fn start_monitor(
         "boot",
         format_args!("booting {} ({})", entry.info().image, request.accel),
     );
-    let vm = inner.driver.start(&request).await?;
+    let vm = inner.driver_of(entry).start(&request).await?;
     hold(inner, entry, vm)
 }
 

@@ -101,7 +101,7 @@ pub(super) async fn capture(
     let frozen = work.frozen.clone().ok_or_else(|| session::none(entry))?;
     let request = entry.request().ok_or_else(|| session::none(entry))?;
     let record = entry.record();
-    let mut about = About::of(&*inner.driver, &request).await?;
+    let mut about = About::of(&*inner.driver_of(entry), &request).await?;
     about.image_id.clone_from(&record.info.image_id);
     about.kernel.clone_from(&record.info.fingerprint.kernel);
     about.parent = record

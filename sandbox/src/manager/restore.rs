@@ -435,7 +435,7 @@ pub(super) async fn restore_monitor(
                 .await?
                 .0
         }
-        Source::Frozen { frozen, .. } => frozen.fork(&*inner.driver, &request).await?,
+        Source::Frozen { frozen, .. } => frozen.fork(&*inner.driver_of(entry), &request).await?,
     };
     work.stream = Some(vm.connect().await?);
     boot::hold(inner, entry, vm)

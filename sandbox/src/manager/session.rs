@@ -151,7 +151,7 @@ pub(super) async fn attach_monitor(
     }
     step(&work.progress, "attach", "taking over the running guest");
     let vm = inner
-        .driver
+        .driver_of(entry)
         .attach(&request, monitor.pid, monitor.started)
         .await?;
     boot::hold(inner, entry, vm)

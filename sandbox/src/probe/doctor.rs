@@ -4,11 +4,14 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CLOSED, decide, free_bytes};
+use super::{CLOSED, decide, free_bytes, kvm_is_open};
 use crate::{
     Accel, SandboxConfig,
     command::{find_program, package_of},
-    driver::{VmmDriver, describe_limits, qemu::Qemu},
+    driver::{
+        self, CLOUD_HYPERVISOR, VmmDriver, cloud_hypervisor::CloudHypervisor, describe_limits,
+        qemu::Qemu,
+    },
     image::ImageStore,
     kernel, silent,
 };
@@ -21,7 +24,7 @@ const NO_SPACE_BYTES: u64 = 256 * 1024 * 1024;
 /// One line of `rhizome doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// Stable short name: `qemu`, `kernel`, `acceleration`, `disk`, `mmdebstrap`, …
+    /// Stable short name: `qemu`, `cloud-hypervisor`, `kernel`, `acceleration`, `disk`, …
     pub name: String,
     /// How it stands.
     pub status: CheckStatus,
@@ -46,9 +49,22 @@ pub enum CheckStatus {
 /// Looks at everything sandboxes need; boots a kernel at most once per host boot, and only if the
 /// kernel is there already.
 pub async fn report(config: &SandboxConfig) -> Vec<Check> {
-    let qemu = Qemu::new(config.qemu.clone());
-    let mut checks = vec![qemu_check(&qemu).await];
-    let has_qemu = checks[0].status == CheckStatus::Ok;
+    let driver = driver::choose(config);
+    let mut checks = vec![
+        Check {
+            name: "driver".to_owned(),
+            status: CheckStatus::Ok,
+            found: format!(
+                "new sandboxes run under {} ({})",
+                driver.name(),
+                config.driver
+            ),
+            mend: None,
+        },
+        qemu_check(config, &*driver).await,
+        cloud_hypervisor_check(config, &*driver).await,
+    ];
+    let has_driver = checks.iter().all(|check| check.status != CheckStatus::Fail);
     for program in ["prlimit", "setpriv", "setsid", "unshare"] {
         let gravity = CheckStatus::Fail;
         checks.extend(missing(program, gravity, "confines the monitor"));
@@ -56,7 +72,7 @@ pub async fn report(config: &SandboxConfig) -> Vec<Check> {
     let kernel = kernel_check(config);
     let has_kernel = kernel.status == CheckStatus::Ok;
     checks.push(kernel);
-    checks.push(acceleration_check(config, &qemu, has_qemu && has_kernel).await);
+    checks.push(acceleration_check(config, &*driver, has_driver && has_kernel).await);
     checks.push(ok("limits", describe_limits()));
     checks.push(space_check(&config.images_dir));
     for (program, use_) in [
@@ -71,15 +87,50 @@ pub async fn report(config: &SandboxConfig) -> Vec<Check> {
     checks
 }
 
-async fn qemu_check(qemu: &Qemu) -> Check {
+async fn qemu_check(config: &SandboxConfig, chosen: &dyn VmmDriver) -> Check {
+    let qemu = Qemu::new(config.qemu.clone());
     match qemu.version().await {
         Ok(version) => ok("qemu", version),
         Err(error) => Check {
             name: "qemu".to_owned(),
-            status: CheckStatus::Fail,
+            status: gravity(chosen.name() == qemu.name()),
             found: error.to_string(),
             mend: Some("apt-get install qemu-system-x86".to_owned()),
         },
+    }
+}
+
+/// Says whether sandboxes could run under Cloud Hypervisor, or why not. That a kernel boots under
+/// it is tried once it is what sandboxes run under.
+async fn cloud_hypervisor_check(config: &SandboxConfig, chosen: &dyn VmmDriver) -> Check {
+    let other = CloudHypervisor::new(config.cloud_hypervisor.clone());
+    let is_chosen = chosen.name() == CLOUD_HYPERVISOR;
+    let cannot = |found: String, mend: Option<String>| Check {
+        name: CLOUD_HYPERVISOR.to_owned(),
+        status: gravity(is_chosen),
+        found,
+        mend,
+    };
+    match other.version().await {
+        Ok(version) => match kvm_is_open() {
+            Ok(()) => ok(CLOUD_HYPERVISOR, version),
+            Err(reason) => {
+                let mend = open_kvm(&reason);
+                cannot(format!("{version}, and it needs KVM: {reason}"), mend)
+            }
+        },
+        Err(error) if config.cloud_hypervisor.is_none() && !is_chosen => {
+            ok(CLOUD_HYPERVISOR, format!("not used: {error}"))
+        }
+        Err(error) => cannot(error.to_string(), error.hint()),
+    }
+}
+
+/// How grave it is that a driver cannot run.
+fn gravity(is_chosen: bool) -> CheckStatus {
+    match is_chosen {
+        true => CheckStatus::Fail,
+        false => CheckStatus::Warn,
     }
 }
 
@@ -104,18 +155,22 @@ fn kernel_check(config: &SandboxConfig) -> Check {
     }
 }
 
-async fn acceleration_check(config: &SandboxConfig, qemu: &Qemu, can_boot: bool) -> Check {
+async fn acceleration_check(
+    config: &SandboxConfig,
+    driver: &dyn VmmDriver,
+    can_boot: bool,
+) -> Check {
     let name = "acceleration".to_owned();
     if !can_boot && config.accel != Accel::Tcg {
         return Check {
             name,
             status: CheckStatus::Warn,
-            found: "not known before QEMU and a kernel are there".to_owned(),
+            found: "not known before a driver and a kernel are there".to_owned(),
             mend: None,
         };
     }
     let decided = match ImageStore::open(config) {
-        Ok(images) => decide(config, &images, qemu, &silent()).await,
+        Ok(images) => decide(config, &images, driver, &silent()).await,
         Err(error) => Err(error.into()),
     };
     match decided {
@@ -126,13 +181,7 @@ async fn acceleration_check(config: &SandboxConfig, qemu: &Qemu, can_boot: bool)
             name,
             status: CheckStatus::Warn,
             found: format!("emulation, about 15 times slower: {}", decision.reason),
-            mend: decision.reason.contains(CLOSED).then(|| {
-                if rustix::process::geteuid().is_root() {
-                    "groupadd -f kvm; chgrp kvm /dev/kvm; chmod 660 /dev/kvm".to_owned()
-                } else {
-                    "usermod -aG kvm $USER, then log in again".to_owned()
-                }
-            }),
+            mend: open_kvm(&decision.reason),
         },
         Err(error) => Check {
             name,
@@ -141,6 +190,17 @@ async fn acceleration_check(config: &SandboxConfig, qemu: &Qemu, can_boot: bool)
             mend: error.hint(),
         },
     }
+}
+
+/// Returns the command that lets monitors use KVM, if that is what is wrong.
+fn open_kvm(reason: &str) -> Option<String> {
+    reason.contains(CLOSED).then(|| {
+        if rustix::process::geteuid().is_root() {
+            "groupadd -f kvm; chgrp kvm /dev/kvm; chmod 660 /dev/kvm".to_owned()
+        } else {
+            "usermod -aG kvm $USER, then log in again".to_owned()
+        }
+    })
 }
 
 fn space_check(dir: &Path) -> Check {
@@ -203,13 +263,16 @@ fn chain(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DriverChoice;
 
     #[tokio::test]
     async fn every_fault_names_what_mends_it() {
         let dir = tempfile::tempdir().unwrap();
         let mut config = SandboxConfig::new(dir.path());
         config.qemu = Some("/no/such/qemu".into());
+        config.driver = DriverChoice::Qemu;
         let checks = report(&config).await;
+        assert!(checks[0].found.contains("qemu-microvm"), "{checks:?}");
         let qemu = checks.iter().find(|check| check.name == "qemu").unwrap();
         assert_eq!(qemu.status, CheckStatus::Fail);
         assert_eq!(
@@ -221,5 +284,24 @@ mod tests {
         assert!(checks.iter().any(|check| check.name == "disk"));
         // Nothing was fetched or made just by looking.
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_driver_that_cannot_run_is_told_with_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = SandboxConfig::new(dir.path());
+        config.cloud_hypervisor = Some("/no/such/cloud-hypervisor".into());
+        for (driver, status) in [
+            (DriverChoice::Qemu, CheckStatus::Warn),
+            (DriverChoice::CloudHypervisor, CheckStatus::Fail),
+        ] {
+            config.driver = driver;
+            let checks = report(&config).await;
+            let mut found = checks.iter().filter(|check| check.name == CLOUD_HYPERVISOR);
+            let check = found.next().unwrap();
+            assert_eq!(check.status, status);
+            assert!(check.found.contains("/no/such/"), "{check:?}");
+            assert!(check.mend.as_ref().unwrap().contains("--cloud-hypervisor"));
+        }
     }
 }

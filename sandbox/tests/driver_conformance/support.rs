@@ -8,9 +8,9 @@ use std::{
 };
 
 use rhizome_sandbox::{
-    Accel, SandboxConfig, SandboxId, Sandboxes,
+    Accel, DriverChoice, SandboxConfig, SandboxId, Sandboxes,
     channel::{ChannelLimits, DoorStream, ExecRequest, ExitStatus, GuestChannel},
-    driver::{Disk, Vm, VmRequest, VmmDriver, qemu::Qemu},
+    driver::{Disk, Vm, VmRequest, VmmDriver, cloud_hypervisor::CloudHypervisor, qemu::Qemu},
     image::ImageStore,
     silent,
 };
@@ -29,10 +29,14 @@ pub(crate) struct Candidate {
     missing: Option<String>,
 }
 
+/// Names a Cloud Hypervisor that is not on `PATH`.
+const CLOUD_HYPERVISOR: &str = "RHIZOME_CLOUD_HYPERVISOR";
+
 fn config(home: &Path, accel: Accel) -> SandboxConfig {
     let mut config = SandboxConfig::new(home);
     config.images_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("images");
     config.accel = accel;
+    config.cloud_hypervisor = std::env::var_os(CLOUD_HYPERVISOR).map(PathBuf::from);
     config
 }
 
@@ -44,7 +48,12 @@ async fn candidates() -> Vec<Candidate> {
     };
     let kvm = match &installed {
         Some(missing) => Some(missing.clone()),
-        None => no_kvm().await,
+        None => no_kvm(DriverChoice::Qemu).await,
+    };
+    let other = CloudHypervisor::new(std::env::var_os(CLOUD_HYPERVISOR).map(PathBuf::from));
+    let no_other = match other.version().await {
+        Ok(_) => no_kvm(DriverChoice::CloudHypervisor).await,
+        Err(error) => Some(format!("{error} ({})", error.hint().unwrap_or_default())),
     };
     vec![
         Candidate {
@@ -59,15 +68,21 @@ async fn candidates() -> Vec<Candidate> {
             accel: Accel::Kvm,
             missing: kvm,
         },
+        Candidate {
+            name: "cloud-hypervisor",
+            driver: Arc::new(other),
+            accel: Accel::Kvm,
+            missing: no_other,
+        },
     ]
 }
 
 /// Returns why no guest runs under KVM here.
-async fn no_kvm() -> Option<String> {
+async fn no_kvm(driver: DriverChoice) -> Option<String> {
     let home = tempfile::tempdir().unwrap();
-    let (sandboxes, _doors) = Sandboxes::open(config(home.path(), Accel::Kvm))
-        .await
-        .unwrap();
+    let mut config = config(home.path(), Accel::Kvm);
+    config.driver = driver;
+    let (sandboxes, _doors) = Sandboxes::open(config).await.unwrap();
     match sandboxes.accel().await {
         Ok(_) => None,
         Err(error) => {

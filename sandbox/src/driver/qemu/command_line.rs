@@ -1,9 +1,12 @@
 //! What QEMU is told. What speaks for each word is in `docs/sandbox.md`.
 
-use super::{CHANNEL_SOCKET, CONSOLE_SOCKET, cpu_model};
+use super::cpu_model;
 use crate::{
     Accel,
-    driver::{Disk, DriverError, VmRequest, cage, host},
+    driver::{
+        Disk, DriverError, VmRequest, cage, host,
+        launch::{CHANNEL_SOCKET, CONSOLE_SOCKET},
+    },
 };
 
 /// Name of the guest's end of the channel, under `/sys/class/virtio-ports`.
@@ -151,11 +154,11 @@ fn kernel_command_line(request: &VmRequest) -> Result<String, DriverError> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::driver) mod tests {
     use super::*;
     use crate::SandboxId;
 
-    pub(in crate::driver::qemu) fn request(accel: Accel) -> VmRequest {
+    pub(in crate::driver) fn request(accel: Accel) -> VmRequest {
         VmRequest {
             id: SandboxId::from_bytes([0xff; 16]),
             dir: "/x".into(),

@@ -12,8 +12,12 @@ use futures::future::{BoxFuture, FutureExt};
 use serde_json::json;
 use tokio::{net::UnixStream, sync::Mutex};
 
-use super::{CHANNEL_SOCKET, device_file, io_error, sockets};
-use crate::driver::{DriverError, GuestRam, Monitor, qmp::Qmp};
+use crate::driver::{
+    DriverError, GuestRam, Monitor, device_file,
+    launch::{CHANNEL_SOCKET, control, io_error},
+    qmp::Qmp,
+    sockets,
+};
 
 /// Time the state of the devices has to be written or read; it takes milliseconds.
 const MIGRATION_LIMIT: Duration = Duration::from_secs(60);
@@ -147,8 +151,4 @@ impl Monitor for QemuMonitor {
     fn ram(&self) -> Result<GuestRam, DriverError> {
         self.ram.try_clone().map_err(io_error(&self.dir))
     }
-}
-
-pub(super) fn control(command: &'static str) -> impl FnOnce(io::Error) -> DriverError {
-    move |source| DriverError::Control { command, source }
 }

@@ -13,8 +13,7 @@ use std::{
 
 use tokio::net::UnixStream;
 
-use super::io_error;
-use crate::driver::DriverError;
+use super::{DriverError, launch::io_error};
 
 /// Opens a socket that listens.
 pub(super) fn listen(dir: &Path, name: &str) -> Result<OwnedFd, DriverError> {

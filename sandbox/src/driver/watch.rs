@@ -13,10 +13,8 @@ use tokio::{
 
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    command::{Lines, Tail},
-    driver::{Console, Tether, cage::Cage, process_start},
-};
+use super::{Console, Tether, cage::Cage, process_start};
+use crate::command::{Lines, Tail};
 
 /// A monitor's process.
 #[derive(Debug)]
@@ -124,6 +122,7 @@ pub(super) async fn watch_over(
     process: Process,
     cage: Cage,
     mut console: Console,
+    label: &'static str,
     stream: oneshot::Receiver<UnixStream>,
     tether: Tether,
     told: watch::Sender<Option<String>>,
@@ -153,7 +152,7 @@ pub(super) async fn watch_over(
                 console.push(&buffer[..size]);
             }
             line = next_line(&mut errors), if !silent => if let Some(line) = line {
-                console.push(format!("[qemu] {line}\n").as_bytes());
+                console.push(format!("[{label}] {line}\n").as_bytes());
                 tail.push(&line);
             },
             // The last words come first.

@@ -21,13 +21,12 @@ use std::{
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::io_error;
-use crate::driver::DriverError;
+use super::{DriverError, launch::io_error};
 
 const MAGIC: &[u8; 8] = b"RZDEV\0\0\x01";
 const HEADER_BYTES: usize = 48;
-/// Largest state, in bytes; a guest's is some 60 KiB.
-const MAX_BYTES: u64 = 64 * 1024 * 1024;
+/// Largest state, in bytes; a guest's is some 60 to 300 KiB.
+pub(super) const MAX_BYTES: u64 = 64 * 1024 * 1024;
 /// How much of another machine's description is shown.
 const MAX_SHOWN_CHARS: usize = 300;
 
@@ -39,20 +38,24 @@ pub(super) fn blank() -> io::Result<File> {
 /// Writes what the monitor left in `state` to `to`.
 pub(super) fn write(state: &File, machine: &str, to: &Path) -> Result<(), DriverError> {
     let size = state.metadata().map_err(io_error(to))?.len();
+    if size > MAX_BYTES {
+        return Err(unlikely(size));
+    }
+    let mut bytes = vec![0; usize::try_from(size).expect("it is below the limit")];
+    state.read_exact_at(&mut bytes, 0).map_err(io_error(to))?;
+    write_bytes(&bytes, machine, to)
+}
+
+/// Writes a state to `to`.
+pub(super) fn write_bytes(state: &[u8], machine: &str, to: &Path) -> Result<(), DriverError> {
+    let size = state.len() as u64;
     if size == 0 || size > MAX_BYTES {
-        return Err(saved(format!("the monitor wrote {size} bytes of it")));
+        return Err(unlikely(size));
     }
     let length = u32::try_from(machine.len()).expect("a description is a line");
     let mut body = length.to_le_bytes().to_vec();
     body.extend_from_slice(machine.as_bytes());
-    let begin = body.len();
-    body.resize(
-        begin + usize::try_from(size).expect("it is below the limit"),
-        0,
-    );
-    state
-        .read_exact_at(&mut body[begin..], 0)
-        .map_err(io_error(to))?;
+    body.extend_from_slice(state);
     let mut header = MAGIC.to_vec();
     header.extend_from_slice(&(body.len() as u64).to_le_bytes());
     header.extend_from_slice(blake3::hash(&body).as_bytes());
@@ -74,6 +77,14 @@ pub(super) fn write(state: &File, machine: &str, to: &Path) -> Result<(), Driver
 
 /// Reads a state that is whole and of an equal machine, into a file for the monitor.
 pub(super) fn read(from: &Path, machine: &str) -> Result<File, DriverError> {
+    let state = read_bytes(from, machine)?;
+    let blank = blank().map_err(io_error(from))?;
+    blank.write_all_at(&state, 0).map_err(io_error(from))?;
+    Ok(blank)
+}
+
+/// Reads a state that is whole and of an equal machine.
+pub(super) fn read_bytes(from: &Path, machine: &str) -> Result<Vec<u8>, DriverError> {
     let cut_off = || saved("the file of the devices is cut off".to_owned());
     let file = File::open(from).map_err(io_error(from))?;
     let mut content = Vec::new();
@@ -104,9 +115,11 @@ pub(super) fn read(from: &Path, machine: &str) -> Result<File, DriverError> {
             "it is of the machine `{described}`, and this one is `{machine}`"
         )));
     }
-    let blank = blank().map_err(io_error(from))?;
-    blank.write_all_at(state, 0).map_err(io_error(from))?;
-    Ok(blank)
+    Ok(state.to_vec())
+}
+
+fn unlikely(size: u64) -> DriverError {
+    saved(format!("the monitor wrote {size} bytes of it"))
 }
 
 fn saved(what: String) -> DriverError {
