@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::Args;
-use rhizome_sandbox::Accel;
+use rhizome_sandbox::{Accel, DriverChoice};
 use serde::{Deserialize, Serialize};
 
 use crate::api::types::node::Setting;
@@ -42,6 +42,10 @@ pub struct Config {
     pub kernel: Option<PathBuf>,
     /// The QEMU program; found on `PATH` if absent.
     pub qemu: Option<PathBuf>,
+    /// The Cloud Hypervisor program; found on `PATH` if absent.
+    pub cloud_hypervisor: Option<PathBuf>,
+    /// What new sandboxes run under.
+    pub driver: DriverChoice,
     /// How guests run.
     pub accel: Accel,
     /// Whether other nodes may make sandboxes here, as their grants allow.
@@ -85,6 +89,10 @@ pub struct ConfigFile {
     pub kernel: Option<PathBuf>,
     /// See [`Config::qemu`].
     pub qemu: Option<PathBuf>,
+    /// See [`Config::cloud_hypervisor`].
+    pub cloud_hypervisor: Option<PathBuf>,
+    /// See [`Config::driver`].
+    pub driver: Option<DriverChoice>,
     /// See [`Config::accel`].
     pub accel: Option<Accel>,
     /// See [`Config::remote`].
@@ -125,6 +133,12 @@ pub struct UpFlags {
     /// QEMU program [default: found on PATH]
     #[arg(long, value_name = "FILE", env = "RHIZOME_QEMU")]
     pub qemu: Option<PathBuf>,
+    /// Cloud Hypervisor program [default: found on PATH]
+    #[arg(long, value_name = "FILE", env = "RHIZOME_CLOUD_HYPERVISOR")]
+    pub cloud_hypervisor: Option<PathBuf>,
+    /// What new sandboxes run under: auto, qemu-microvm or cloud-hypervisor [default: auto]
+    #[arg(long, env = "RHIZOME_DRIVER")]
+    pub driver: Option<DriverChoice>,
     /// How guests run: auto, kvm or tcg [default: auto]
     #[arg(long, env = "RHIZOME_ACCEL")]
     pub accel: Option<Accel>,
@@ -162,6 +176,7 @@ impl UpFlags {
             ("--images-dir", &self.images_dir),
             ("--kernel", &self.kernel),
             ("--qemu", &self.qemu),
+            ("--cloud-hypervisor", &self.cloud_hypervisor),
         ];
         for (name, path) in paths {
             if let Some(path) = path {
@@ -169,6 +184,9 @@ impl UpFlags {
                 let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 push(name, path.into());
             }
+        }
+        if let Some(driver) = self.driver {
+            push("--driver", driver.to_string().into());
         }
         if let Some(accel) = self.accel {
             push("--accel", accel.to_string().into());
@@ -203,6 +221,8 @@ impl Config {
             images_dir: data_dir.join("images"),
             kernel: None,
             qemu: None,
+            cloud_hypervisor: None,
+            driver: DriverChoice::Auto,
             accel: Accel::Auto,
             remote: true,
             labels: BTreeMap::new(),
@@ -240,6 +260,8 @@ impl Config {
             ("images_dir", file.images_dir.is_some()),
             ("kernel", file.kernel.is_some()),
             ("qemu", file.qemu.is_some()),
+            ("cloud_hypervisor", file.cloud_hypervisor.is_some()),
+            ("driver", file.driver.is_some()),
             ("accel", file.accel.is_some()),
             ("remote", file.remote.is_some()),
             ("labels", file.labels.is_some()),
@@ -262,6 +284,8 @@ impl Config {
                 .map(|path| self.data_dir.join(path))
                 .or(self.kernel),
             qemu: file.qemu.or(self.qemu),
+            cloud_hypervisor: file.cloud_hypervisor.or(self.cloud_hypervisor),
+            driver: file.driver.unwrap_or(self.driver),
             accel: file.accel.unwrap_or(self.accel),
             remote: file.remote.unwrap_or(self.remote),
             labels: file.labels.unwrap_or(self.labels),
@@ -298,6 +322,16 @@ impl Config {
             ("kernel", "RHIZOME_KERNEL", path(&flags.kernel)),
             ("qemu", "RHIZOME_QEMU", path(&flags.qemu)),
             (
+                "cloud_hypervisor",
+                "RHIZOME_CLOUD_HYPERVISOR",
+                path(&flags.cloud_hypervisor),
+            ),
+            (
+                "driver",
+                "RHIZOME_DRIVER",
+                text(flags.driver.as_ref().map(|v| v as _)),
+            ),
+            (
                 "accel",
                 "RHIZOME_ACCEL",
                 text(flags.accel.as_ref().map(|v| v as _)),
@@ -327,6 +361,8 @@ impl Config {
             images_dir: flags.images_dir.unwrap_or(self.images_dir),
             kernel: flags.kernel.or(self.kernel),
             qemu: flags.qemu.or(self.qemu),
+            cloud_hypervisor: flags.cloud_hypervisor.or(self.cloud_hypervisor),
+            driver: flags.driver.unwrap_or(self.driver),
             accel: flags.accel.unwrap_or(self.accel),
             remote: self.remote && !flags.no_remote,
             labels: if flags.labels.is_empty() {
@@ -365,6 +401,8 @@ impl Config {
             ("images_dir", json(&self.images_dir.display())),
             ("kernel", path(&self.kernel)),
             ("qemu", path(&self.qemu)),
+            ("cloud_hypervisor", path(&self.cloud_hypervisor)),
+            ("driver", json(&self.driver)),
             ("accel", json(&self.accel)),
             ("remote", self.remote.into()),
             ("labels", labels.into()),

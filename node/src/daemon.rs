@@ -264,6 +264,10 @@ pub(crate) fn sandbox_config(config: &Config) -> SandboxConfig {
     sandbox.secrets_dir = config.data_dir.join("secrets");
     sandbox.kernel.clone_from(&config.kernel);
     sandbox.qemu.clone_from(&config.qemu);
+    sandbox
+        .cloud_hypervisor
+        .clone_from(&config.cloud_hypervisor);
+    sandbox.driver = config.driver;
     sandbox.accel = config.accel;
     sandbox
 }

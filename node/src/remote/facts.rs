@@ -64,7 +64,7 @@ impl Node {
             let list = list.unwrap_or_default();
             let living = list.iter().filter(|info| !info.state.has_ended()).count();
             let accel = list.first().map(|info| info.accel.to_string());
-            let driver = list.first().map(|info| info.driver.clone());
+            let driver = sandboxes.as_ref().map(|all| all.driver_name().to_owned());
             let images = sandboxes.as_ref().and_then(|all| all.images().list().ok());
             let images = images.unwrap_or_default().into_iter().map(|image| Named {
                 id: image.id,
@@ -74,12 +74,8 @@ impl Node {
             Facts {
                 schema: SCHEMA,
                 version: env!("CARGO_PKG_VERSION").to_owned(),
-                drivers: sandboxes
-                    .is_some()
-                    .then(|| Driver {
-                        name: driver.unwrap_or_else(|| "qemu-microvm".to_owned()),
-                        accel,
-                    })
+                drivers: driver
+                    .map(|name| Driver { name, accel })
                     .into_iter()
                     .collect(),
                 cores: std::thread::available_parallelism()
