@@ -1,5 +1,7 @@
 //! Control streams between whole nodes: both ways, bounded, for members alone.
 
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
+
 #[path = "support/net.rs"]
 mod support;
 

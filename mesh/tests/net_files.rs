@@ -1,5 +1,7 @@
 //! Files by hash between whole nodes: verified, resumed, from whoever has them.
 
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
+
 #[path = "support/net.rs"]
 mod support;
 

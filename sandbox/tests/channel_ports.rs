@@ -1,5 +1,7 @@
 //! Connections into the guest, changes in its directories, rest and resume: the real agent as an
 //! ordinary process.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
+#![allow(clippy::cast_possible_truncation, reason = "small numbers, and noise")]
 
 #[path = "channel_support/guest.rs"]
 mod support;

@@ -1,4 +1,5 @@
 //! Programs that outlive their session: attached again, read from where the last reader stopped.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 #[path = "channel_support/guest.rs"]
 mod support;

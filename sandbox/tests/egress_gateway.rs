@@ -1,5 +1,6 @@
 //! The boundary between a guest's packets and the world, both ends in this process.
 #![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
+#![allow(clippy::cast_possible_truncation, reason = "small numbers, and noise")]
 
 #[path = "egress_support/client.rs"]
 mod client;

@@ -1,5 +1,6 @@
 //! Secrets: the value reaches the named origin, and nothing else, and nobody inside.
 #![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
+#![allow(clippy::cast_possible_truncation, reason = "small numbers, and noise")]
 
 #[path = "egress_support/client.rs"]
 #[allow(dead_code, reason = "each test file uses a part of it")]
@@ -117,7 +118,7 @@ fn base64(text: &str) -> Vec<u8> {
         .bytes()
         .filter_map(|byte| DIGITS.iter().position(|&d| d == byte))
     {
-        bits = bits << 6 | digit as u32;
+        bits = (bits << 6) | digit as u32;
         have += 6;
         if have >= 8 {
             have -= 8;

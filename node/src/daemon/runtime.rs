@@ -173,7 +173,7 @@ impl Node {
         let there = blocking(move || replica.memory(&space, &doc))
             .await?
             .map_err(fail::replica)?;
-        if !there.is_some_and(|item| checked(&item.text, &hash).is_some()) {
+        if there.is_none_or(|item| checked(&item.text, &hash).is_none()) {
             let agent = self.default_agent().await?;
             let mut draft = Draft::new(
                 Kind::Runtime,

@@ -194,7 +194,7 @@ impl Node {
             return Ok(0);
         }
         let to = self.incoming()?.join(pack.to_string());
-        let limit = MAX_FILE_BYTES as u64;
+        let limit = MAX_FILE_BYTES;
         let from = [holder];
         let fetched = self.mesh.fetch_file(hash, &from, &to, limit, &|_, _| {});
         let bytes = fetched.await.map_err(|error| file(&error))?;

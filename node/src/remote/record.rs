@@ -231,7 +231,7 @@ impl Found {
             Record::parse(&conflict.fields).filter(|fork| fork.sandbox == record.sandbox)
         });
         let forks = forks.collect();
-        (item.kind == Kind::Snapshot && own_key && at_home).then(|| Self {
+        (item.kind == Kind::Snapshot && own_key && at_home).then_some(Self {
             forks,
             record,
             space: item.space,

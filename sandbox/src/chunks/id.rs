@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_name_has_one_spelling() {
-        let id = PackId::from_bytes(std::array::from_fn(|at| at as u8 * 7));
+        let id = PackId::from_bytes(std::array::from_fn(|at| u8::try_from(at).unwrap() * 7));
         assert_eq!(id.to_string().parse(), Ok(id));
         let upper = id.to_string().to_uppercase();
         for wrong in [

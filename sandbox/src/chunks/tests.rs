@@ -55,7 +55,7 @@ proptest! {
     ) {
         let chunks: Vec<Vec<u8>> = shapes
             .iter()
-            .map(|&(seed, len, random)| if random { noise(seed, len) } else { vec![seed as u8; len] })
+            .map(|&(seed, len, random)| if random { noise(seed, len) } else { vec![seed.to_le_bytes()[0]; len] })
             .collect();
         let dir = tempfile::tempdir().unwrap();
         let (ids, packs, stats) = store_all(&ChunkStore::open(dir.path()).unwrap(), &chunks);
@@ -389,7 +389,7 @@ fn a_bomb_unpacks_to_no_more_than_it_says() {
     let dir = tempfile::tempdir().unwrap();
     let store = ChunkStore::open(&dir.path().join("store")).unwrap();
     let bomb = zstd::bulk::compress(&vec![0; 256 * 1024 * 1024], 1).unwrap();
-    for raw in [MAX_CHUNK_BYTES as u32, 100_000] {
+    for raw in [u32::try_from(MAX_CHUNK_BYTES).unwrap(), 100_000] {
         let id = key(1).chunk_id(&vec![0; raw as usize]);
         let mut bound = b"chunk".to_vec();
         bound.extend_from_slice(id.as_bytes());
@@ -420,7 +420,11 @@ fn an_index_that_claims_too_much_is_refused() {
     let store = ChunkStore::open(&dir.path().join("store")).unwrap();
     let claims = [
         // Larger than any chunk.
-        (MAX_CHUNK_BYTES as u32 + 1, Method::Zstd, 100),
+        (
+            u32::try_from(MAX_CHUNK_BYTES).unwrap() + 1,
+            Method::Zstd,
+            100,
+        ),
         // Smaller than a seal.
         (0, Method::Plain, 39),
         // Plain, and yet of another length.

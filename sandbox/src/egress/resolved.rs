@@ -104,12 +104,12 @@ mod tests {
             resolved.add(
                 later,
                 &name("a.example"),
-                Ipv4Addr::from_bits(number as u32),
+                Ipv4Addr::from_bits(u32::try_from(number).unwrap()),
             );
         }
         assert!(resolved.pairs <= MAX_PAIRS);
         assert!(resolved.names(now, Ipv4Addr::from_bits(0)).is_empty());
-        let last = Ipv4Addr::from_bits(MAX_PAIRS as u32);
+        let last = Ipv4Addr::from_bits(u32::try_from(MAX_PAIRS).unwrap());
         assert_eq!(resolved.names(now, last).len(), 1);
     }
 }

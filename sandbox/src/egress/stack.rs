@@ -270,8 +270,8 @@ impl Stack {
                 continue;
             };
             let socket = self.sockets.get_mut::<tcp::Socket<'_>>(handle);
-            moved |= connection.to_task(&mut cx, socket);
-            moved |= connection.to_guest(&mut cx, socket);
+            moved |= connection.give_task(&mut cx, socket);
+            moved |= connection.give_guest(&mut cx, socket);
         }
         moved
     }
@@ -330,7 +330,7 @@ impl Drop for Stack {
 
 impl Connection {
     /// Passes the guest's bytes on to the task.
-    fn to_task(&mut self, cx: &mut Context<'_>, socket: &mut tcp::Socket<'_>) -> bool {
+    fn give_task(&mut self, cx: &mut Context<'_>, socket: &mut tcp::Socket<'_>) -> bool {
         let mut moved = false;
         while socket.can_recv() {
             let pipe = Pin::new(&mut self.pipe);
@@ -360,7 +360,7 @@ impl Connection {
     }
 
     /// Passes the task's bytes on to the guest.
-    fn to_guest(&mut self, cx: &mut Context<'_>, socket: &mut tcp::Socket<'_>) -> bool {
+    fn give_guest(&mut self, cx: &mut Context<'_>, socket: &mut tcp::Socket<'_>) -> bool {
         let mut moved = false;
         while !self.is_over && socket.can_send() {
             let pipe = Pin::new(&mut self.pipe);

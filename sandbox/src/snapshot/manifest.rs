@@ -456,9 +456,8 @@ impl WireManifest {
         {
             return Err(unusable("a part of it is too long"));
         }
-        let accel = match self.accel.parse::<Accel>() {
-            Ok(accel @ (Accel::Kvm | Accel::Tcg)) => accel,
-            _ => return Err(unusable("it names no acceleration")),
+        let Ok(accel @ (Accel::Kvm | Accel::Tcg)) = self.accel.parse::<Accel>() else {
+            return Err(unusable("it names no acceleration"));
         };
         if self.memory_mib == 0 || self.ram.size != u64::from(self.memory_mib) << 20 {
             return Err(unusable("its memory has another size than its guest"));

@@ -118,12 +118,9 @@ pub(super) async fn arrive(
         Some(Err(error)) => Err(error),
         Some(Ok(bytes)) => Ok((started?, bytes)),
         // The driver failed first.
-        None => Err(started.err().map_or_else(
-            || DriverError::Saved {
-                what: "the driver did not wait for it".to_owned(),
-            },
-            |error| error,
-        ))?,
+        None => Err(started.err().unwrap_or_else(|| DriverError::Saved {
+            what: "the driver did not wait for it".to_owned(),
+        }))?,
     }
 }
 

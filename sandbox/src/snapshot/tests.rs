@@ -55,7 +55,9 @@ fn host() -> HostFacts {
 /// A guest at rest with a little in its memory and on its disk.
 fn frozen(dir: &Path) -> Frozen {
     let ram = GuestRam::create(128).unwrap();
-    let noise: Vec<u8> = (0..3 * MIB).map(|n| (n * n >> 7) as u8).collect();
+    let noise: Vec<u8> = (0..3 * MIB)
+        .map(|n| ((n * n) >> 7).to_le_bytes()[0])
+        .collect();
     ram.file().write_all_at(&noise, 5 * MIB + 4096).unwrap();
     ram.file().write_all_at(b"the end", 128 * MIB - 7).unwrap();
     // Touched, and zero.

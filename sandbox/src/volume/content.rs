@@ -195,7 +195,7 @@ impl Content {
         &self,
         chunks: &ChunkReader,
         range: std::ops::Range<u64>,
-        visit: &mut dyn FnMut(u64, &Part, &[ChunkId]) -> Result<(), VolumeError>,
+        visit: &mut Visit<'_>,
     ) -> Result<(), VolumeError> {
         let mut above = Vec::new();
         let mut walk = Walk {
@@ -208,14 +208,17 @@ impl Content {
     }
 }
 
-struct Walk<'a> {
+/// What is told of each chunk: its offset, the chunk, and the lists above it.
+type Visit<'v> = dyn FnMut(u64, &Part, &[ChunkId]) -> Result<(), VolumeError> + 'v;
+
+struct Walk<'a, 'v> {
     chunks: &'a ChunkReader,
     range: std::ops::Range<u64>,
     visits: u64,
-    visit: &'a mut dyn FnMut(u64, &Part, &[ChunkId]) -> Result<(), VolumeError>,
+    visit: &'a mut Visit<'v>,
 }
 
-impl Walk<'_> {
+impl Walk<'_, '_> {
     /// `levels` falls with each call, and was bounded when the content was decoded.
     fn parts(
         &mut self,

@@ -100,7 +100,7 @@ mod tests {
 
             let built = document_of_first(&first).unwrap();
             let (reloaded, _, ()) =
-                fence::apply(&genesis.document, &[first.clone()], &[first.hash()], |_| ()).unwrap();
+                fence::apply(&genesis.document, std::slice::from_ref(&first), &[first.hash()], |_| ()).unwrap();
             prop_assert_eq!(built.get_heads(), reloaded.get_heads());
             prop_assert_eq!(built.save(), reloaded.save());
         }

@@ -24,10 +24,10 @@ pub(super) struct Live {
 
 #[derive(Debug, Clone)]
 enum Form {
-    Document(Automerge),
+    Document(Box<Automerge>),
     /// A memory of one change in the form that all have: that is all there is to save, and the
     /// document is built when somebody wants to go on with it.
-    First(Change),
+    First(Box<Change>),
 }
 
 impl Live {
@@ -39,7 +39,7 @@ impl Live {
             let Ok(document) = built else {
                 return Err(damaged);
             };
-            self.form = Form::Document(document);
+            self.form = Form::Document(Box::new(document));
         }
         match &self.form {
             Form::Document(document) => Ok((document, &self.index)),
@@ -49,12 +49,12 @@ impl Live {
 
     /// Puts another document in the place of this one.
     pub(super) fn replace(&mut self, document: Automerge) {
-        self.form = Form::Document(document);
+        self.form = Form::Document(Box::new(document));
     }
 
     /// Makes it a memory of one change, which has passed the fence and has the form of all firsts.
     pub(super) fn begin_with(&mut self, change: Change) {
-        self.form = Form::First(change);
+        self.form = Form::First(Box::new(change));
     }
 
     /// Returns the whole state of the context this document is.
@@ -77,9 +77,9 @@ impl Live {
                 let index = DocIndex::decode(index);
                 let index = index.ok_or(ViewError::Damaged("the index of a document"))?;
                 let form = if saved.get(CHUNK_TYPE) == Some(&CHANGE_CHUNK) {
-                    Form::First(load_first(saved, &index)?)
+                    Form::First(Box::new(load_first(saved, &index)?))
                 } else {
-                    Form::Document(load(saved, &index)?)
+                    Form::Document(Box::new(load(saved, &index)?))
                 };
                 Ok(Self {
                     form,
@@ -88,7 +88,7 @@ impl Live {
                 })
             }
             (None, None) => Ok(Self {
-                form: Form::Document(genesis(key.shape).document.clone()),
+                form: Form::Document(Box::new(genesis(key.shape).document.clone())),
                 index: DocIndex::default(),
                 bytes: 0,
             }),

@@ -332,7 +332,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut journal, ..) = Journal::open(dir.path()).unwrap();
         journal.append(&[charge(1), charge(2)]).unwrap();
-        let kept = journal.bytes as usize;
+        let kept = usize::try_from(journal.bytes).unwrap();
         journal.append(&[charge(4)]).unwrap();
         let path = journal.path.clone();
         let whole = fs::read(&path).unwrap();

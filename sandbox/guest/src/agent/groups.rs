@@ -73,18 +73,20 @@ impl Groups {
             return Ok(false);
         };
         fs::write(branch.join("cgroup.freeze"), if freeze { "1" } else { "0" })?;
+        if !freeze {
+            return Ok(false);
+        }
         let until = Instant::now() + FREEZES_WITHIN;
-        while freeze {
+        loop {
             let events = fs::read_to_string(branch.join("cgroup.events"))?;
             if events.lines().any(|line| line == "frozen 1") {
-                break;
+                return Ok(true);
             }
             if Instant::now() > until {
                 return Err(io::Error::other("a program does not stop"));
             }
             thread::sleep(LOOK_AGAIN);
         }
-        Ok(freeze)
     }
 }
 

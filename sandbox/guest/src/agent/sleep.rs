@@ -184,10 +184,12 @@ impl Sleep {
                 continue;
             };
             let writable = options.split(',').any(|option| option == "rw");
-            if source.starts_with("/dev/") && writable && DISK_KINDS.contains(&kind) {
-                if let Ok(disk) = File::open(target) {
-                    disks.push((target.to_owned(), disk));
-                }
+            if source.starts_with("/dev/")
+                && writable
+                && DISK_KINDS.contains(&kind)
+                && let Ok(disk) = File::open(target)
+            {
+                disks.push((target.to_owned(), disk));
             }
         }
         disks

@@ -202,10 +202,10 @@ fn tools() -> Map<String, Value> {
     TOOLS
         .iter()
         .filter(|(name, _)| is_there(name))
-        .filter_map(|(name, words)| {
+        .map(|(name, words)| {
             // One that is there and does not say its version is there all the same.
             let version = ask(name, words).and_then(|said| version_in(&said));
-            Some(((*name).to_owned(), version.unwrap_or("0".to_owned()).into()))
+            ((*name).to_owned(), version.unwrap_or("0".to_owned()).into())
         })
         .collect()
 }

@@ -69,13 +69,16 @@ pub(super) struct FileData {
     pub(super) meta: Meta,
 }
 
+/// A file's content and all of its names.
+pub(super) type Named<'a> = (&'a FileData, Vec<Vec<u8>>);
+
 /// What a tree holds, in the order in which it can be written.
 #[derive(Debug, Default)]
 pub(super) struct Listing<'a> {
     /// Parents before children; the root is the empty path.
     pub(super) dirs: Vec<(Vec<u8>, &'a Meta)>,
     /// Each content with all of its names, by layer and entry.
-    pub(super) files: BTreeMap<(usize, u64), (&'a FileData, Vec<Vec<u8>>)>,
+    pub(super) files: BTreeMap<(usize, u64), Named<'a>>,
     pub(super) symlinks: Vec<(Vec<u8>, &'a Meta, &'a [u8])>,
 }
 
