@@ -1,6 +1,9 @@
 //! The sandbox verbs of the command line on a real microVM.
 #![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
+#[path = "cli_sandbox/shell.rs"]
+mod shell;
+
 use std::{
     fs,
     io::Write,
@@ -153,6 +156,10 @@ fn a_sandbox_is_made_worked_in_and_ended() {
     );
     let absent = node.run(&["sandbox", "cp", "box:/root/absent", home.to_str().unwrap()]);
     assert_eq!(absent.status.code(), Some(1));
+
+    shell::a_shell_feels_local(&node);
+    shell::commands_need_no_client(&node);
+    shell::ports_and_changes_come_out(&node);
 
     node.ok(&[
         "sandbox",

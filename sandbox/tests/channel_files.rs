@@ -214,3 +214,49 @@ async fn the_guest_says_what_it_is() {
     assert!(info.cpus >= 1 && info.memory_total > 0 && info.uptime_ms > 0);
     assert_eq!(info.execs, 0);
 }
+
+/// Most memory that a process had so far, in bytes.
+fn peak_memory(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmHWM:"))
+        .unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kib * 1024
+}
+
+/// `RHIZOME_TEST_FILE_BYTES=2147483648` for the size that is asked for; less is as telling.
+#[tokio::test]
+async fn a_large_file_goes_both_ways_in_little_memory() {
+    let size: u64 = std::env::var("RHIZOME_TEST_FILE_BYTES")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(96 << 20);
+    let guest = Guest::start().await;
+    let before = (peak_memory(std::process::id()), peak_memory(guest.pid()));
+    let source = guest.path("source");
+    // Without blocks on the disk, but for a word at its end.
+    let file = std::fs::File::create(&source).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"the end", size - 7).unwrap();
+    let reader = guest.channel.read_file(&source).await.unwrap();
+    assert_eq!(reader.stat().size, size);
+    let copy = guest.path("copy");
+    let begun = std::time::Instant::now();
+    // Out and in again at the same time: both directions, each with its checksum.
+    let written = guest.channel.write_file(&copy, 0o600, false, reader).await;
+    assert_eq!(written.unwrap(), size);
+    let taken = begun.elapsed();
+    let after = (peak_memory(std::process::id()), peak_memory(guest.pid()));
+    let grown = (after.0 - before.0, after.1 - before.1);
+    eprintln!("{size} bytes out and in: {taken:?}, grown by {grown:?} bytes (node, guest)");
+    // The windows of two streams, their queues and buffers.
+    // Other tests of this process hold files of their own.
+    assert!(grown.0 < 48 << 20 && grown.1 < 16 << 20, "{grown:?}");
+    let tail = guest.channel.read_file_from(&copy, size - 7).await.unwrap();
+    let mut end = String::new();
+    tokio::io::AsyncReadExt::read_to_string(&mut { tail }, &mut end)
+        .await
+        .unwrap();
+    assert_eq!(end, "the end");
+}

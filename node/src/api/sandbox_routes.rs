@@ -31,6 +31,8 @@ use crate::{
 type Answer<T> = Result<Json<T>, ApiError>;
 type Shared = State<Arc<Node>>;
 
+/// Bytes of a download that are read at once.
+const DOWNLOAD_BYTES: usize = 64 * 1024;
 /// Permission bits of a file that is written without saying which.
 const FILE_MODE: u32 = 0o644;
 /// Permission bits of a directory that is made without saying which.
@@ -162,7 +164,8 @@ async fn read_file(
     Params(params): Params<PathParams>,
 ) -> Result<Response, ApiError> {
     let file = node.read_file(&sandbox, &absolute(&params)?).await?;
-    let mut response = Body::from_stream(ReaderStream::new(file.reader)).into_response();
+    let mut response =
+        Body::from_stream(ReaderStream::with_capacity(file.reader, DOWNLOAD_BYTES)).into_response();
     let headers = response.headers_mut();
     // A guest that sends less than it announced breaks the connection, which the client sees.
     headers.insert(header::CONTENT_LENGTH, file.size.into());

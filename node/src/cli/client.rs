@@ -29,6 +29,9 @@ const MAX_LINE_BYTES: usize = 2 * 1024 * 1024;
 /// The largest answer that is read as one piece, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
+/// Bytes of an upload that are read at once.
+const UPLOAD_BYTES: usize = 64 * 1024;
+
 type Body = BoxBody<Bytes, io::Error>;
 
 /// A way to the daemon that owns one data directory.
@@ -125,7 +128,7 @@ impl Client {
         path: &str,
         reader: impl tokio::io::AsyncRead + Send + Sync + 'static,
     ) -> Result<T, Failure> {
-        let frames = ReaderStream::new(reader).map_ok(Frame::data);
+        let frames = ReaderStream::with_capacity(reader, UPLOAD_BYTES).map_ok(Frame::data);
         let body = BodyExt::boxed(StreamBody::new(frames));
         self.answer(self.send(Method::PUT, path, body, None).await?)
             .await

@@ -5,10 +5,15 @@ use std::{
     io::{self, Write},
     os::unix::fs::PermissionsExt,
     path::{Component, Path, PathBuf},
+    pin::Pin,
+    task::{self, Poll, ready},
 };
 
 use clap::Args;
-use tokio::io::AsyncReadExt;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, ReadBuf},
+    sync::watch,
+};
 
 use super::{Context, Failure, path_of};
 use crate::{
@@ -16,7 +21,10 @@ use crate::{
         Done,
         sandbox::{DirListing, FileEntry, FileKind, FileStat, FileWritten},
     },
-    cli::client::{reader, with_query},
+    cli::{
+        client::{reader, with_query},
+        ui::{Steps, plain, size},
+    },
 };
 
 /// How deep a tree may be; a guest could offer one without an end.
@@ -54,7 +62,7 @@ impl End {
 }
 
 pub(crate) async fn run(context: &Context, args: Copy) -> Result<(), Failure> {
-    let mut copied = Copied::default();
+    let mut copied = Copied::new(context.ui.progress());
     match (End::parse(&args.from), End::parse(&args.to)) {
         (End::Here(from), End::Sandbox { sandbox, path }) => {
             let path = into_directory(context, &sandbox, path, &from).await?;
@@ -83,25 +91,46 @@ pub(crate) async fn run(context: &Context, args: Copy) -> Result<(), Failure> {
             ));
         }
     }
+    let Copied {
+        files,
+        bytes,
+        steps,
+        ..
+    } = copied;
+    drop(steps);
     if context.ui.is_json() {
-        let Copied { files, bytes, .. } = copied;
         return context
             .ui
             .object(&serde_json::json!({"schema": 1, "files": files, "bytes": bytes}));
     }
-    context.ui.status(&format!(
-        "copied {} file(s), {} bytes",
-        copied.files, copied.bytes
-    ));
+    let line = format!("copied {files} file(s), {bytes} bytes");
+    context.ui.status(&line);
     Ok(())
 }
 
-#[derive(Default)]
 struct Copied {
     /// Files, directories, and what was skipped.
     entries: usize,
     files: usize,
     bytes: u64,
+    steps: Steps,
+}
+
+impl Copied {
+    fn new(steps: Steps) -> Self {
+        Self {
+            entries: 0,
+            files: 0,
+            bytes: 0,
+            steps,
+        }
+    }
+
+    /// Shows how far the copy of a file is.
+    fn show(&mut self, name: &str, done: u64, total: u64) {
+        let detail = format!("{} of {}  {}", size(done), size(total), plain(name));
+        self.steps.at("copying", &detail, Some((done, total)));
+    }
 }
 
 /// Returns where `from` goes: below `path` if that is a directory with a slash at its end, as of cp(1).
@@ -168,11 +197,22 @@ async fn upload(
         return Ok(());
     }
     let file = tokio::fs::File::open(from).await.map_err(at)?;
+    let (counted, mut sent) = Counted::new(file);
     let put = with_query(
         &format!("{}/file", path_of(sandbox)),
         &[("path", path), ("mode", mode)],
     );
-    let written: FileWritten = context.client.upload(&put, file).await?;
+    let uploading = context.client.upload(&put, counted);
+    let mut uploading = std::pin::pin!(uploading);
+    let written: FileWritten = loop {
+        tokio::select! {
+            written = &mut uploading => break written?,
+            Ok(()) = sent.changed() => {
+                let done = *sent.borrow_and_update();
+                copied.show(to, done, metadata.len());
+            }
+        }
+    };
     copied.files += 1;
     copied.bytes += written.bytes;
     Ok(())
@@ -223,7 +263,7 @@ async fn download(
             // Written beside its place and moved there whole: a transfer that breaks off leaves what
             // was there, and a link that stands there is replaced rather than followed.
             let draft = draft_of(to);
-            let written = receive(&draft, response.into_body(), copied).await;
+            let written = receive(&draft, response.into_body(), &entry, copied).await;
             let written = written.and_then(|()| {
                 fs::set_permissions(&draft, fs::Permissions::from_mode(entry.mode & 0o777))?;
                 fs::rename(&draft, to)
@@ -244,18 +284,59 @@ async fn download(
 }
 
 /// Writes a body to a new file at `path`.
-async fn receive(path: &Path, body: hyper::body::Incoming, copied: &mut Copied) -> io::Result<()> {
+async fn receive(
+    path: &Path,
+    body: hyper::body::Incoming,
+    entry: &FileEntry,
+    copied: &mut Copied,
+) -> io::Result<()> {
     let mut file = fs::File::create_new(path)?;
     let mut body = reader(body);
     let mut buffer = vec![0; 256 * 1024];
+    let mut done = 0;
     loop {
         match body.read(&mut buffer).await? {
             0 => return Ok(()),
             length => {
                 file.write_all(&buffer[..length])?;
+                done += length as u64;
                 copied.bytes += length as u64;
+                copied.show(&entry.name, done, entry.size);
             }
         }
+    }
+}
+
+/// A file that tells how much of it was read.
+struct Counted {
+    file: tokio::fs::File,
+    read: u64,
+    told: watch::Sender<u64>,
+}
+
+impl Counted {
+    fn new(file: tokio::fs::File) -> (Self, watch::Receiver<u64>) {
+        let (told, sent) = watch::channel(0);
+        let counted = Self {
+            file,
+            read: 0,
+            told,
+        };
+        (counted, sent)
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut task::Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        ready!(Pin::new(&mut self.file).poll_read(context, into))?;
+        self.read += (into.filled().len() - before) as u64;
+        self.told.send_replace(self.read);
+        Poll::Ready(Ok(()))
     }
 }
 
