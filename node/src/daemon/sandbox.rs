@@ -1,5 +1,5 @@
 //! Sandboxes, as the API shows them.
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use rhizome_identity::{AgentId, Hash, Role, SpaceId};
 use rhizome_sandbox::{
@@ -67,9 +67,11 @@ impl Node {
             ..SandboxSpec::default()
         };
         let info = sandboxes
-            .create(spec, progress)
+            .create(spec, Arc::clone(&progress))
             .await
             .map_err(|error| fail::sandbox(&error))?;
+        let started = sandboxes.start_image(&info.id, &progress).await;
+        started.map_err(|error| fail::image(&error))?;
         self.announce_runtime(&info).await;
         Ok(SandboxCreated {
             schema: SCHEMA,
