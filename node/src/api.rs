@@ -12,6 +12,7 @@ mod image_routes;
 mod lifecycle_routes;
 pub(crate) mod listen;
 mod network_routes;
+mod pool_routes;
 pub(crate) mod routes;
 pub(crate) mod sandbox_routes;
 pub(crate) mod serve;

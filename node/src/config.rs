@@ -48,6 +48,8 @@ pub struct Config {
     pub driver: DriverChoice,
     /// How guests run.
     pub accel: Accel,
+    /// Guests that may wait, booted already, for the next sandbox of their image and size.
+    pub pool: usize,
     /// Whether other nodes may make sandboxes here, as their grants allow.
     pub remote: bool,
     /// What this node is good for, told to the others: `gpu`, `zone`…
@@ -95,6 +97,8 @@ pub struct ConfigFile {
     pub driver: Option<DriverChoice>,
     /// See [`Config::accel`].
     pub accel: Option<Accel>,
+    /// See [`Config::pool`].
+    pub pool: Option<usize>,
     /// See [`Config::remote`].
     pub remote: Option<bool>,
     /// See [`Config::labels`].
@@ -142,6 +146,10 @@ pub struct UpFlags {
     /// How guests run: auto, kvm or tcg [default: auto]
     #[arg(long, env = "RHIZOME_ACCEL")]
     pub accel: Option<Accel>,
+    /// Keep this many booted guests, one for each image and size, so that create copies one
+    /// instead of booting [default: 0]
+    #[arg(long, env = "RHIZOME_POOL", value_name = "N")]
+    pub pool: Option<usize>,
     /// Make no sandboxes for other nodes
     #[arg(long)]
     pub no_remote: bool,
@@ -191,6 +199,9 @@ impl UpFlags {
         if let Some(accel) = self.accel {
             push("--accel", accel.to_string().into());
         }
+        if let Some(pool) = self.pool {
+            push("--pool", pool.to_string().into());
+        }
         for label in &self.labels {
             args.push("--label".into());
             args.push(label.into());
@@ -224,6 +235,7 @@ impl Config {
             cloud_hypervisor: None,
             driver: DriverChoice::Auto,
             accel: Accel::Auto,
+            pool: 0,
             remote: true,
             labels: BTreeMap::new(),
             origins: BTreeMap::new(),
@@ -263,6 +275,7 @@ impl Config {
             ("cloud_hypervisor", file.cloud_hypervisor.is_some()),
             ("driver", file.driver.is_some()),
             ("accel", file.accel.is_some()),
+            ("pool", file.pool.is_some()),
             ("remote", file.remote.is_some()),
             ("labels", file.labels.is_some()),
         ];
@@ -287,6 +300,7 @@ impl Config {
             cloud_hypervisor: file.cloud_hypervisor.or(self.cloud_hypervisor),
             driver: file.driver.unwrap_or(self.driver),
             accel: file.accel.unwrap_or(self.accel),
+            pool: file.pool.unwrap_or(self.pool),
             remote: file.remote.unwrap_or(self.remote),
             labels: file.labels.unwrap_or(self.labels),
             data_dir: self.data_dir,
@@ -336,6 +350,11 @@ impl Config {
                 "RHIZOME_ACCEL",
                 text(flags.accel.as_ref().map(|v| v as _)),
             ),
+            (
+                "pool",
+                "RHIZOME_POOL",
+                text(flags.pool.as_ref().map(|v| v as _)),
+            ),
         ];
         for (name, variable, value) in said {
             let Some(value) = value else { continue };
@@ -364,6 +383,7 @@ impl Config {
             cloud_hypervisor: flags.cloud_hypervisor.or(self.cloud_hypervisor),
             driver: flags.driver.unwrap_or(self.driver),
             accel: flags.accel.unwrap_or(self.accel),
+            pool: flags.pool.unwrap_or(self.pool),
             remote: self.remote && !flags.no_remote,
             labels: if flags.labels.is_empty() {
                 self.labels
@@ -404,6 +424,7 @@ impl Config {
             ("cloud_hypervisor", path(&self.cloud_hypervisor)),
             ("driver", json(&self.driver)),
             ("accel", json(&self.accel)),
+            ("pool", self.pool.into()),
             ("remote", self.remote.into()),
             ("labels", labels.into()),
         ];

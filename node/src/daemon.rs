@@ -19,6 +19,7 @@ mod mesh;
 pub(crate) mod names;
 pub(crate) mod network;
 pub(crate) mod node;
+mod pool;
 pub(crate) mod runtime;
 pub(crate) mod sandbox;
 mod status;
@@ -269,6 +270,7 @@ pub(crate) fn sandbox_config(config: &Config) -> SandboxConfig {
         .clone_from(&config.cloud_hypervisor);
     sandbox.driver = config.driver;
     sandbox.accel = config.accel;
+    sandbox.limits.max_waiting = config.pool;
     sandbox
 }
 

@@ -107,6 +107,11 @@ pub struct Limits {
     pub max_memory_mib: u32,
     /// Virtual CPUs of one guest.
     pub max_vcpus: u32,
+    /// Guests that have booted already and wait, one for each image and size; the least used go
+    /// beyond it, and at 0 every sandbox is booted.
+    pub max_waiting: usize,
+    /// Memory of all that wait together, in MiB.
+    pub max_waiting_mib: u32,
     /// Sandboxes that ended and are still listed; the oldest are removed beyond it.
     pub max_ended: usize,
 }
@@ -118,6 +123,8 @@ impl Default for Limits {
             max_total_memory_mib: 16 * 1024,
             max_memory_mib: 8 * 1024,
             max_vcpus: 8,
+            max_waiting: 0,
+            max_waiting_mib: 1024,
             max_ended: 64,
         }
     }

@@ -16,6 +16,7 @@ mod console;
 mod device_file;
 mod host;
 mod launch;
+mod overlay;
 pub mod qemu;
 mod qmp;
 mod ram;
@@ -113,6 +114,8 @@ pub struct Capabilities {
     pub fork: bool,
     /// Take over a monitor that a former daemon started.
     pub reattach: bool,
+    /// Start guests on one memory that they share until they write to it.
+    pub copy_on_write: bool,
 }
 
 /// A guest at rest, without its disks: those lie in the new VM's directory already.
@@ -120,13 +123,15 @@ pub struct Capabilities {
 pub struct SavedState {
     /// The state of the devices, as [`Vm::save_device`] wrote it.
     pub device: PathBuf,
-    /// The memory; the new guest writes to it, so it starts one guest and no second.
+    /// The memory. The new guest writes to it, so it starts one guest and no second; unless it is
+    /// a template ([`GuestRam::is_template`]), which starts any number with a driver that can
+    /// copy on write.
     pub ram: GuestRam,
 }
 
 /// A guest at rest that is still on its way.
 pub struct Arriving<'a> {
-    /// The memory: of the right size, and filled meanwhile.
+    /// The memory: of the right size, and filled meanwhile; or a template, which is whole.
     pub ram: GuestRam,
     /// Ends when memory and disks are whole, with the state of the devices.
     pub whole: BoxFuture<'a, Result<PathBuf, DriverError>>,

@@ -48,6 +48,6 @@ pub use life::State as SandboxState;
 pub use manager::{
     ActionTally, DURATION_BOUNDS_MS, DirEntry, DoorConnection, FileDownload, FileKind, FileStat,
     ForkOptions, Gate, Health, HostTime, Mended, MonitorId, MonitorUsage, OnShutdown, OverQuota,
-    Readings, ResumeOptions, Sandboxes, SnapshotOptions, Tally, Usage, end_monitors,
+    PoolInfo, Readings, ResumeOptions, Sandboxes, SnapshotOptions, Tally, Usage, end_monitors,
 };
 pub use progress::{Progress, ProgressEvent, silent};

@@ -17,6 +17,7 @@ mod fork;
 mod leases;
 mod network;
 mod open;
+mod pool;
 mod restore;
 mod session;
 mod tally;
@@ -43,13 +44,14 @@ pub use capture::SnapshotOptions;
 pub use files::{DirEntry, FileDownload, FileKind, FileStat};
 pub use fork::ForkOptions;
 pub use open::{Mended, end_monitors};
+pub use pool::PoolInfo;
 pub use restore::ResumeOptions;
 pub use tally::{ActionTally, DURATION_BOUNDS_MS, Tally};
 pub use usage::{Gate, HostTime, MonitorId, MonitorUsage, OverQuota, Readings, Usage};
 pub use verbs::Health;
 
 use crate::{
-    Progress, SandboxConfig, SandboxError, SandboxId, SandboxInfo, SandboxSpec,
+    Limits, Progress, SandboxConfig, SandboxError, SandboxId, SandboxInfo, SandboxSpec,
     channel::{DoorStream, ExecHandle, ExecRequest, GuestChannel},
     chunks::ChunkStore,
     driver::{self, VmmDriver, read_console},
@@ -62,6 +64,7 @@ use crate::{
 };
 use catalogue::Catalogue;
 use entry::Entry;
+use pool::Pool;
 use tally::Counts;
 use usage::LastReadings;
 
@@ -69,6 +72,8 @@ use usage::LastReadings;
 const DOOR_QUEUE: usize = 64;
 /// Time that monitors have to be gone when the node goes down.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
+/// Where guests are made that will wait.
+const POOL: &str = "pool";
 /// Fewest characters of an id that are looked up as a prefix.
 const MIN_PREFIX: usize = 3;
 
@@ -111,6 +116,7 @@ struct Inner {
     egress_events: Mutex<Option<mpsc::Receiver<EgressEvent>>>,
     secrets: SecretStore,
     catalogue: Catalogue,
+    pool: Pool,
     driver: Arc<dyn VmmDriver>,
     accel: OnceCell<AccelDecision>,
     entries: Mutex<BTreeMap<SandboxId, Arc<Entry>>>,
@@ -157,6 +163,13 @@ impl Sandboxes {
         let chunks = chunks.await.map_err(|_| SandboxError::Stopping)??;
         let catalogue = Catalogue::open(dir.join("snapshots")).map_err(directory(&dir))?;
         let found = open::read(&dir).map_err(directory(&dir))?;
+        pool::sweep(&dir.join(POOL)).await;
+        let Limits {
+            max_waiting,
+            max_waiting_mib,
+            ..
+        } = config.limits;
+        let pool = Pool::new(dir.join(POOL), max_waiting, max_waiting_mib);
         let mut leases = Leases::default();
         for entry in &found {
             if let Some(lease) = entry.info().lease {
@@ -174,6 +187,7 @@ impl Sandboxes {
             images,
             chunks,
             catalogue,
+            pool,
             driver,
             accel: OnceCell::new(),
             entries: Mutex::new(found.into_iter().map(|entry| (entry.id, entry)).collect()),
@@ -302,6 +316,7 @@ impl Sandboxes {
             );
         }
         inner.abandon.cancel();
+        inner.pool.clear();
         let entries: Vec<_> = inner.entries().values().cloned().collect();
         for entry in entries {
             // The session first: a program that is not kept then waits for the next one, while

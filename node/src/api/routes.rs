@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::{
     exec_routes,
     extract::{JsonBody, Lines, Params, parse_json, read_body},
-    image_routes, lifecycle_routes, network_routes, sandbox_routes,
+    image_routes, lifecycle_routes, network_routes, pool_routes, sandbox_routes,
     types::{
         Done,
         audit::{AuditPage, AuditParams},
@@ -67,6 +67,7 @@ fn own_routes(node: Arc<Node>) -> Router {
         .route("/v1/mesh/init", post(init))
         .route("/v1/mesh/join", post(join))
         .merge(image_routes::routes())
+        .merge(pool_routes::routes())
         .route("/v1/config", get(config))
         .route("/v1/invites", get(invites).post(create_invite))
         .route("/v1/invites/requests", get(join_requests))

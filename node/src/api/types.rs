@@ -19,6 +19,7 @@ pub mod memory;
 pub mod mesh;
 pub mod network;
 pub mod node;
+pub mod pool;
 pub mod remote;
 pub mod runtime;
 pub mod sandbox;

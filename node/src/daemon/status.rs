@@ -127,12 +127,15 @@ impl Node {
         let is_ready = |info: &&&rhizome_sandbox::SandboxInfo| {
             info.state == rhizome_sandbox::SandboxState::Ready
         };
+        let waiting = sandboxes.pool();
         SandboxSummary {
             available: true,
             problem: None,
             accel: all.first().map(|info| info.accel.to_string()),
             ready: living.iter().filter(is_ready).count(),
             total: living.len(),
+            waiting: waiting.len(),
+            waiting_bytes: waiting.iter().map(|guest| guest.resident_bytes).sum(),
         }
     }
 

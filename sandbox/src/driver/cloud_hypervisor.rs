@@ -183,6 +183,7 @@ impl VmmDriver for CloudHypervisor {
             snapshot: true,
             fork: true,
             reattach: true,
+            copy_on_write: false,
         }
     }
 

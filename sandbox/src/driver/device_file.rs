@@ -15,7 +15,10 @@
 use std::{
     fs::{self, File},
     io::{self, Read, Write},
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{FileExt, OpenOptionsExt},
+    },
     path::Path,
 };
 
@@ -25,7 +28,7 @@ use super::{DriverError, launch::io_error};
 
 const MAGIC: &[u8; 8] = b"RZDEV\0\0\x01";
 const HEADER_BYTES: usize = 48;
-/// Largest state, in bytes; a guest's is some 60 to 300 KiB.
+/// Largest state, in bytes; a guest's is some 13 to 300 KiB.
 pub(super) const MAX_BYTES: u64 = 64 * 1024 * 1024;
 /// How much of another machine's description is shown.
 const MAX_SHOWN_CHARS: usize = 300;
@@ -33,6 +36,13 @@ const MAX_SHOWN_CHARS: usize = 300;
 /// Makes a file without a name for the monitor to write to or read from.
 pub(super) fn blank() -> io::Result<File> {
     Ok(memfd_create("rhizome-device", MemfdFlags::CLOEXEC)?.into())
+}
+
+/// Opens such a file once more, to be written to and no more: the monitor wants it so.
+pub(super) fn to_write(state: &File) -> io::Result<File> {
+    fs::OpenOptions::new()
+        .write(true)
+        .open(format!("/proc/self/fd/{}", state.as_raw_fd()))
 }
 
 /// Writes what the monitor left in `state` to `to`.

@@ -30,6 +30,7 @@ use super::{
     Console, DriverError, GuestRam, Monitor, Tether, Vm, VmRequest,
     cage::{Cage, Share},
     confine::Confinement,
+    overlay::Overlay,
     process_start, sockets,
     watch::{Process, watch_over},
 };
@@ -171,7 +172,8 @@ pub(super) fn find(
     };
     let memory = format!("/proc/{pid}/fd/0");
     let memory = Path::new(&memory);
-    let ram = GuestRam::adopt(memory, request.memory_mib).map_err(io_error(memory))?;
+    let ram = GuestRam::adopt(memory, request.memory_mib, Overlay { pid, started })
+        .map_err(io_error(memory))?;
     let console = Console::resume(&request.console).map_err(io_error(&request.console))?;
     let held = Held {
         process,

@@ -20,6 +20,7 @@ use super::{
     confine::Confinement,
     device_file,
     launch::{self, CONSOLE_SOCKET, CONTROL_SOCKET, Held, control, io_error},
+    overlay::Overlay,
     qmp::Qmp,
     sockets,
 };
@@ -27,6 +28,7 @@ use crate::{
     Accel,
     command::{Helper, find_program},
 };
+use command_line::Memory;
 use monitor::QemuMonitor;
 
 /// The program looked for on `PATH`.
@@ -92,10 +94,32 @@ impl Qemu {
         let user = Confinement::choose(request);
         let disks = launch::prepare(request, &user)?;
         let incoming = matches!(begin, Begin::Load(_));
-        let arguments = command_line::arguments(request, &disks, incoming)?;
+        let memory = match ram.is_template() {
+            true => Memory::Template,
+            false => Memory::Own,
+        };
+        let arguments = command_line::arguments(request, &disks, memory, incoming)?;
         let largest = launch::largest_disk(request);
+        let template = ram.try_clone().map_err(io_error(&request.dir))?;
         let held = launch::start(program, arguments, request, &user, &ram, largest)?;
-        hold(held, machine, ram, request, begin).await
+        if !ram.is_template() {
+            return hold(held, machine, ram, request, begin).await;
+        }
+        let overlay = Overlay {
+            pid: held.pid,
+            started: held.started,
+        };
+        let vm = hold(held, machine, ram.over(overlay), request, begin).await?;
+        if let Err(error) = overlay.check(template.file()) {
+            tracing::warn!(sandbox = %request.id, %error, "cannot read what a monitor keeps");
+            // What cannot be saved later is not begun.
+            vm.kill().await;
+            return Err(DriverError::Unsupported {
+                driver: self.name(),
+                what: "copy on write here",
+            });
+        }
+        Ok(vm)
     }
 
     async fn describe(&self, request: &VmRequest) -> Result<String, DriverError> {
@@ -142,6 +166,7 @@ impl VmmDriver for Qemu {
             snapshot: true,
             fork: true,
             reattach: true,
+            copy_on_write: Overlay::can_be_read(),
         }
     }
 

@@ -76,6 +76,13 @@ impl Qmp {
         Ok(())
     }
 
+    /// Lends a file to the monitor, which opens it as `/dev/fdset/<set>` with the rights it has.
+    pub(super) async fn lend(&mut self, set: u32, file: BorrowedFd<'_>) -> io::Result<()> {
+        let arguments = json!({ "fdset-id": set });
+        self.execute_with("add-fd", arguments, Some(file)).await?;
+        Ok(())
+    }
+
     /// Waits until the migration that `command` begins is over.
     pub(super) async fn migrate(
         &mut self,

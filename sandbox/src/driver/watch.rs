@@ -16,6 +16,10 @@ use tokio_util::sync::CancellationToken;
 use super::{Console, Tether, cage::Cage, process_start};
 use crate::command::{Lines, Tail};
 
+/// What a monitor says whenever a guest on a template has freed memory: that it cannot be given
+/// back, since it is everybody's. It is said for each block, and nobody can do anything about it.
+const CANNOT_GIVE_BACK: &str = "ram_block_discard_range: Failed to ";
+
 /// A monitor's process.
 #[derive(Debug)]
 pub(super) enum Process {
@@ -151,7 +155,9 @@ pub(super) async fn watch_over(
             size = source.read(&mut buffer), if !source.is_closed() => {
                 console.push(&buffer[..size]);
             }
-            line = next_line(&mut errors), if !silent => if let Some(line) = line {
+            line = next_line(&mut errors), if !silent => if let Some(line) = line
+                && !line.contains(CANNOT_GIVE_BACK)
+            {
                 console.push(format!("[{label}] {line}\n").as_bytes());
                 tail.push(&line);
             },

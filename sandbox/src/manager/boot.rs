@@ -18,10 +18,11 @@ use super::{
     watch,
 };
 use crate::{
-    Accel, SandboxError, SandboxInfo,
+    Accel, Progress, SandboxError, SandboxInfo,
     command::{Helper, find_program},
     driver::{Vm, end_process, monitors_in, process_start},
     fingerprint::{self, Tools},
+    image::Image,
     life::{Action, Plan},
     probe::boot_id,
     progress::step,
@@ -47,8 +48,34 @@ pub(super) async fn prepare_disks(
     make_private_dir(&dir).map_err(directory(&dir))?;
     // For as long as the sandbox is listed: one that sleeps needs it again.
     image.mark_used(&entry.dir).map_err(directory(&entry.dir))?;
-    let info = entry.info();
-    let mut kernel_args = vec![format!("rhizome.hostname={}", hostname(&info))];
+    let had = entry
+        .record()
+        .run
+        .machine
+        .is_some_and(|machine| machine.disks.iter().any(|disk| disk.writable));
+    let keeps = plan.action == Action::Start && had;
+    if keeps && image.root_format.is_some() && !dir.join(UPPER).exists() {
+        return Err(SandboxError::StateLost {
+            id: entry.id,
+            what: "its disk is gone".to_owned(),
+        });
+    }
+    let hostname = hostname(&entry.info());
+    let machine = lay_out(image, &dir, &hostname, keeps, &work.progress).await?;
+    let written = entry.note(|run| run.machine = Some(machine));
+    written.map_err(directory(&entry.dir))
+}
+
+/// Makes the disks of a guest in the monitor's directory and says what its machine is; with
+/// `keeps`, the writable disk is there already.
+pub(super) async fn lay_out(
+    image: &Image,
+    dir: &Path,
+    hostname: &str,
+    keeps: bool,
+    progress: &Progress,
+) -> Result<Machine, SandboxError> {
+    let mut kernel_args = vec![format!("rhizome.hostname={hostname}")];
     let mut disks = Vec::new();
     if let Some(format) = &image.root_format {
         kernel_args.push("rhizome.root=disk0".to_owned());
@@ -58,21 +85,10 @@ pub(super) async fn prepare_disks(
             writable: false,
         });
         let path = dir.join(UPPER);
-        let had = entry
-            .record()
-            .run
-            .machine
-            .is_some_and(|machine| machine.disks.iter().any(|disk| disk.writable));
-        if plan.action == Action::Start && had && !path.exists() {
-            return Err(SandboxError::StateLost {
-                id: entry.id,
-                what: "its disk is gone".to_owned(),
-            });
-        }
-        if plan.action == Action::Start && had {
+        if keeps {
             // What the guest wrote before it was stopped.
         } else if find_program("mkfs.ext4").is_some() {
-            step(&work.progress, "disk", "making the writable disk");
+            step(progress, "disk", "making the writable disk");
             make_upper(&path).await?;
         }
         if path.exists() {
@@ -87,14 +103,12 @@ pub(super) async fn prepare_disks(
             kernel_args.push("rhizome.upper=tmpfs".to_owned());
         }
     }
-    let machine = Machine {
+    Ok(Machine {
         kernel: image.kernel(),
         initramfs: image.initramfs(),
         disks,
         kernel_args,
-    };
-    let written = entry.note(|run| run.machine = Some(machine));
-    written.map_err(directory(&entry.dir))
+    })
 }
 
 /// Makes a sparse file with an empty file system.
@@ -275,6 +289,10 @@ pub(super) fn is_alive(monitor: &Monitor) -> bool {
 
 /// Removes a directory; one that is not there is fine.
 pub(super) fn remove(_entry: &Entry, dir: &Path) -> Result<(), SandboxError> {
+    remove_dir(dir)
+}
+
+pub(super) fn remove_dir(dir: &Path) -> Result<(), SandboxError> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(directory(dir)(error)),
         _ => Ok(()),

@@ -64,8 +64,9 @@ pub(super) async fn freeze(
     let dir = entry.frozen_dir();
     boot::remove(entry, &dir)?;
     make_private_dir(&dir).map_err(directory(&dir))?;
-    let how = match plan.to {
-        Phase::Ready => Freeze::Copy,
+    // Copies of a guest start on a memory that nobody writes to, also if it stays paused.
+    let how = match (plan.to, plan.action) {
+        (Phase::Ready, _) | (_, Action::Fork) => Freeze::Copy,
         _ => Freeze::Hold,
     };
     step(

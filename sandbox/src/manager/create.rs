@@ -12,7 +12,7 @@ use super::{
     Inner,
     act::{Work, perform},
     entry::Entry,
-    now_ms,
+    now_ms, pool,
 };
 use crate::{
     Accel, Fingerprint, Progress, SandboxError, SandboxId, SandboxInfo, SandboxSpec, SandboxState,
@@ -37,22 +37,43 @@ pub(super) async fn create(
     spec: SandboxSpec,
     progress: &Progress,
 ) -> Result<SandboxInfo, SandboxError> {
-    check(&spec, inner)?;
-    // Also when it is listed; but an image may take minutes to build.
-    inner.pass_gate(&spec.labels)?;
-    let image = inner.images.resolve(&spec.image, progress).await?;
-    let decision = inner.accel(progress).await?;
-    let env = image.environment(&spec.env);
-    let info = describe(inner, spec, &image, decision.accel).await?;
+    let env = spec.env.clone();
+    let (info, image) = described(inner, spec, progress).await?;
+    let env = image.environment(&env);
+    let shape = pool::shape_of(inner, &info).await;
+    if let Some(shape) = &shape
+        && let Some(made) = pool::take(inner, shape, &info, &env, &image, progress).await?
+    {
+        return Ok(made);
+    }
     let entry = list(inner, info, env)?;
     let mut work = Work::new(Arc::clone(progress));
-    work.image = Some(image);
+    work.image = Some(image.clone());
     let made = perform(inner, &entry, Action::Create, &mut work).await;
     if let Err(error) = made {
         inner.prune();
         return Err(error);
     }
-    Ok(entry.info())
+    let info = entry.info();
+    if let Some(shape) = shape {
+        pool::grow(inner, shape, image, info.clone());
+    }
+    Ok(info)
+}
+
+/// Returns what a sandbox will be, with its image.
+pub(super) async fn described(
+    inner: &Arc<Inner>,
+    spec: SandboxSpec,
+    progress: &Progress,
+) -> Result<(SandboxInfo, Image), SandboxError> {
+    check(&spec, inner)?;
+    // Also when it is listed; but an image may take minutes to build.
+    inner.pass_gate(&spec.labels)?;
+    let image = inner.images.resolve(&spec.image, progress).await?;
+    let decision = inner.accel(progress).await?;
+    let info = describe(inner, spec, &image, decision.accel).await?;
+    Ok((info, image))
 }
 
 /// Boots the guest of a stopped sandbox again.
@@ -251,6 +272,12 @@ pub(super) fn list(
         inner.leases_mut(|leases| leases.set(id, lease));
     }
     Ok(entry)
+}
+
+/// Fails if there is no room for one more sandbox of this size.
+pub(super) fn has_room(inner: &Inner, new: &SandboxInfo) -> Result<(), SandboxError> {
+    let others: Vec<_> = inner.entries().values().map(|entry| entry.info()).collect();
+    room(inner, &others, new)
 }
 
 /// Fails if there is no room for one more sandbox beside those that run.

@@ -335,6 +335,7 @@ pub async fn end_monitors(dir: &Path) -> Result<usize, SandboxError> {
     }
     let _lock = super::lock(dir)?;
     let mut ended = 0;
+    super::pool::sweep(&dir.join(super::POOL)).await;
     let found = fs::read_dir(dir).map_err(super::directory(dir))?;
     for found in found.filter_map(Result::ok) {
         let monitor: Option<Monitor> = Record::read(&found.path())

@@ -14,7 +14,7 @@ use tokio::task::spawn_blocking;
 
 use super::{SnapshotError, manifest::is_disk_name, materialise::arrive};
 use crate::{
-    driver::{GuestRam, SavedState, Vm, VmRequest, VmmDriver},
+    driver::{DriverError, GuestRam, SavedState, Vm, VmRequest, VmmDriver},
     sparse,
 };
 
@@ -110,16 +110,24 @@ async fn take(
     for disk in disks.iter_mut() {
         disk.size = disk.file.metadata().map_err(io_error(dir))?.len();
     }
-    if how == Freeze::Hold {
+    if how == Freeze::Hold && ram.is_whole() {
         return Ok((ram, 0));
     }
     let (dir, held) = (dir.to_owned(), std::mem::take(disks));
-    let copies = spawn_blocking(move || copy(&ram, held, &dir)).await;
-    let (ram, copied_disks, copied) = copies.map_err(|_| SnapshotError::Io {
+    let copies = spawn_blocking(move || match how {
+        // What is in no file goes into one; the disks lie where they will stay.
+        Freeze::Hold => {
+            let ram = ram.copy().map_err(io_error(&dir))?;
+            let bytes = ram.resident().map_err(io_error(&dir))?;
+            Ok((ram, held, bytes))
+        }
+        Freeze::Copy => copy(&ram, held, &dir),
+    });
+    let (ram, taken, copied) = copies.await.map_err(|_| SnapshotError::Io {
         path: PathBuf::new(),
         source: io::Error::other("the copying was cut off"),
     })??;
-    *disks = copied_disks;
+    *disks = taken;
     Ok((ram, copied))
 }
 
@@ -157,16 +165,18 @@ impl Frozen {
     /// [`SnapshotError::Io`].
     pub fn instance(&self, dir: &Path) -> Result<SavedState, SnapshotError> {
         let ram = self.ram.blank().map_err(io_error(dir))?;
-        self.copy_to(&ram, self.blank_disks(dir)?)?;
+        self.ram.copy_to(&ram).map_err(io_error(&self.device))?;
+        self.copy_disks(self.blank_disks(dir)?)?;
         Ok(SavedState {
             device: self.device.clone(),
             ram,
         })
     }
 
-    /// Starts another guest from this one, as [`Self::instance`] and [`VmmDriver::restore`] do
-    /// one after the other; here the monitor starts while the memory is copied. The guest is
-    /// paused when this returns.
+    /// Starts another guest from this one. It is paused when this returns.
+    ///
+    /// With a driver that can, it shares this memory until it writes to it; otherwise it gets a
+    /// copy, while its monitor starts.
     ///
     /// # Errors
     /// [`SnapshotError::Io`] and [`SnapshotError::Driver`].
@@ -175,13 +185,37 @@ impl Frozen {
         driver: &dyn VmmDriver,
         request: &VmRequest,
     ) -> Result<Vm, SnapshotError> {
+        if self.ram.is_template() && driver.capabilities().copy_on_write {
+            let ram = self.ram.try_clone().map_err(io_error(&request.dir))?;
+            match self.fork_on(driver, request, ram).await {
+                Err(SnapshotError::Driver(DriverError::Unsupported { .. })) => {}
+                forked => return forked,
+            }
+        }
         let ram = self.ram.blank().map_err(io_error(&request.dir))?;
+        self.fork_on(driver, request, ram).await
+    }
+
+    /// Starts a guest on this very memory, or on a blank one that it is copied to.
+    async fn fork_on(
+        self: &Arc<Self>,
+        driver: &dyn VmmDriver,
+        request: &VmRequest,
+        ram: GuestRam,
+    ) -> Result<Vm, SnapshotError> {
         let disks = self.blank_disks(&request.dir)?;
-        let (of, to) = (
-            Arc::clone(self),
-            ram.try_clone().map_err(io_error(&request.dir))?,
-        );
-        let filling = spawn_blocking(move || of.copy_to(&to, disks));
+        let to = match ram.is_template() {
+            true => None,
+            false => Some(ram.try_clone().map_err(io_error(&request.dir))?),
+        };
+        let of = Arc::clone(self);
+        let filling = spawn_blocking(move || {
+            let ram = match &to {
+                Some(to) => of.ram.copy_to(to).map_err(io_error(&of.device))?,
+                None => 0,
+            };
+            Ok(ram + of.copy_disks(disks)?)
+        });
         let forked = arrive(driver, request, ram, self.device.clone(), filling).await?;
         Ok(forked.0)
     }
@@ -195,9 +229,9 @@ impl Frozen {
         disks.collect()
     }
 
-    fn copy_to(&self, ram: &GuestRam, disks: Vec<File>) -> Result<u64, SnapshotError> {
-        let mut copied = self.ram.copy_to(ram).map_err(io_error(&self.device))?;
-        for (disk, to) in self.disks.iter().zip(disks) {
+    fn copy_disks(&self, to: Vec<File>) -> Result<u64, SnapshotError> {
+        let mut copied = 0;
+        for (disk, to) in self.disks.iter().zip(to) {
             let path = Path::new(&disk.name);
             copied += sparse::copy(&disk.file, &to, disk.size).map_err(io_error(path))?;
         }

@@ -136,6 +136,12 @@ pub struct SandboxSummary {
     pub ready: usize,
     /// All that are not killed.
     pub total: usize,
+    /// Guests that wait for the next sandbox of their image and size.
+    #[serde(default)]
+    pub waiting: usize,
+    /// Memory that these take, in bytes.
+    #[serde(default)]
+    pub waiting_bytes: u64,
 }
 
 /// What opening the store found.

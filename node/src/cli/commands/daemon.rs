@@ -216,6 +216,13 @@ pub(crate) async fn status(context: &Context) -> Result<(), Failure> {
                 .unwrap_or_default()
         ))?,
     }
+    if sandboxes.waiting > 0 {
+        ui.line(&format!(
+            "pool: {} waiting in {} of memory",
+            sandboxes.waiting,
+            size(sandboxes.waiting_bytes)
+        ))?;
+    }
     for Fork {
         space,
         author,

@@ -6,6 +6,7 @@ mod exec;
 mod forward;
 pub(super) mod lifecycle;
 mod policy;
+mod pool;
 mod programs;
 mod session;
 mod terminal;
@@ -153,6 +154,9 @@ Running commands in a sandbox renews no lease.")]
     /// Show and change what a sandbox may reach
     #[command(subcommand)]
     Policy(policy::Verb),
+    /// Guests that wait, booted already, for the next sandbox of their image and size
+    #[command(subcommand)]
+    Pool(pool::Verb),
     /// Show what a sandbox tried to reach and may not
     Denials {
         /// Name, id or unique prefix of one
@@ -232,6 +236,7 @@ pub(crate) async fn run(context: &Context, args: Sandboxing) -> Result<(), Failu
         Verb::Lease(args) => lifecycle::lease(context, args).await,
         Verb::Health { sandbox } => lifecycle::health(context, &sandbox).await,
         Verb::Policy(verb) => policy::run(context, verb).await,
+        Verb::Pool(verb) => pool::run(context, verb).await,
         Verb::Denials { sandbox } => policy::denials(context, &sandbox).await,
         Verb::Kill { sandboxes } => kill(context, &sandboxes).await,
     }

@@ -11,10 +11,10 @@ use crate::{
 
 /// Name of the guest's end of the channel, under `/sys/class/virtio-ports`.
 const PORT_NAME: &str = "rhizome";
-const MACHINE: &str = "microvm,rtc=on,pit=off,pic=off";
+const MACHINE: &str = "microvm,rtc=on,pit=off,pic=off,suppress-vmdesc=on";
 const BIOS: &str = "qboot.rom";
 /// Number of the list of devices below: a change to it is a change to the machine.
-const DEVICES: u32 = 2;
+const DEVICES: u32 = 3;
 
 /// Returns what a guest's machine is; a guest at rest needs an equal one.
 pub(super) fn machine(accel: Accel) -> String {
@@ -42,11 +42,21 @@ fn accel_words(accel: Accel) -> String {
     }
 }
 
+/// What a guest does with the memory that its monitor is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// It writes to it.
+    Own,
+    /// It reads it, and gets a page of its own where it writes.
+    Template,
+}
+
 /// Returns QEMU's arguments; every path is relative to the VM's directory. Its standard input is
 /// the guest's memory, its standard output the listening control socket.
 pub(super) fn arguments(
     request: &VmRequest,
     disks: &[String],
+    memory: Memory,
     incoming: bool,
 ) -> Result<Vec<String>, DriverError> {
     let accel = accel_words(request.accel);
@@ -73,14 +83,21 @@ pub(super) fn arguments(
     ]
     .map(str::to_owned)
     .to_vec();
-    let memory = request.memory_mib;
+    let size = request.memory_mib;
+    let share = match memory {
+        Memory::Own => "on",
+        Memory::Template => "off",
+    };
     words.extend([
         "-M".to_owned(),
         format!("{MACHINE},memory-backend=ram"),
+        // A saved state is that of the devices alone, without a word on what else it should hold.
+        "-global".to_owned(),
+        "migration.send-configuration=off".to_owned(),
         "-object".to_owned(),
-        format!("memory-backend-file,id=ram,size={memory}M,mem-path=/proc/self/fd/0,share=on"),
+        format!("memory-backend-file,id=ram,size={size}M,mem-path=/proc/self/fd/0,share={share}"),
         "-m".to_owned(),
-        memory.to_string(),
+        size.to_string(),
         "-smp".to_owned(),
         request.vcpus.to_string(),
         "-kernel".to_owned(),
@@ -185,7 +202,7 @@ pub(in crate::driver) mod tests {
     #[test]
     fn a_guest_has_no_network_device_and_no_path_of_the_host() {
         let disks = ["disk0".into(), "upper".into()];
-        let words = arguments(&request(Accel::Tcg), &disks, false).unwrap();
+        let words = arguments(&request(Accel::Tcg), &disks, Memory::Own, false).unwrap();
         let line = words.join(" ");
         assert!(!line.contains("net"), "{line}");
         assert!(words.iter().all(|word| !word.starts_with('/')), "{line}");
@@ -198,10 +215,14 @@ pub(in crate::driver) mod tests {
     #[test]
     fn a_restored_guest_has_the_same_machine() {
         let disks = ["disk0".into(), "upper".into()];
-        let cold = arguments(&request(Accel::Tcg), &disks, false).unwrap();
-        let warm = arguments(&request(Accel::Tcg), &disks, true).unwrap();
+        let cold = arguments(&request(Accel::Tcg), &disks, Memory::Own, false).unwrap();
+        let warm = arguments(&request(Accel::Tcg), &disks, Memory::Own, true).unwrap();
         assert_eq!(warm[..cold.len()], cold);
         assert_eq!(warm[cold.len()..], ["-incoming", "defer"]);
+        let forked = arguments(&request(Accel::Tcg), &disks, Memory::Template, true).unwrap();
+        let differ: Vec<_> = warm.iter().zip(&forked).filter(|(a, b)| a != b).collect();
+        assert_eq!(differ.len(), 1);
+        assert!(differ[0].1.ends_with("share=off"), "{differ:?}");
     }
 
     #[test]

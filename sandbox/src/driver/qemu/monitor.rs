@@ -19,10 +19,12 @@ use crate::driver::{
     sockets,
 };
 
-/// Time the state of the devices has to be written or read; it takes milliseconds.
+/// Time the state of the devices has to be read; it takes milliseconds.
 const MIGRATION_LIMIT: Duration = Duration::from_secs(60);
-/// What the monitor calls the file that carries the state.
+/// What the monitor calls the file that it reads the state from.
 const STATE_NAME: &str = "device";
+/// Number of the file that it writes the state to.
+const STATE_SET: u32 = 1;
 
 /// One QEMU process.
 #[derive(Debug)]
@@ -32,15 +34,7 @@ pub(super) struct QemuMonitor {
     /// Its machine, as a saved state names it.
     machine: String,
     ram: GuestRam,
-    control: Mutex<Control>,
-}
-
-#[derive(Debug)]
-struct Control {
-    qmp: Qmp,
-    /// What [`Monitor::save_device`] got since the guest last ran: a guest that stands still has
-    /// one state, and QEMU gives it out once.
-    saved: Option<File>,
+    control: Mutex<Qmp>,
 }
 
 impl QemuMonitor {
@@ -52,67 +46,57 @@ impl QemuMonitor {
         ram: GuestRam,
         mut qmp: Qmp,
     ) -> Result<Self, DriverError> {
-        // The memory is a file of ours and no part of the state; how the writing of the rest
-        // stands is told, not asked for.
-        let capabilities =
-            ["x-ignore-shared", "events"].map(|name| json!({ "capability": name, "state": true }));
-        let arguments = json!({ "capabilities": capabilities });
-        qmp.execute("migrate-set-capabilities", arguments)
+        // How the reading of a state stands is told, not asked for.
+        let told = json!({ "capabilities": [{ "capability": "events", "state": true }] });
+        qmp.execute("migrate-set-capabilities", told)
             .await
-            .map_err(control("say what belongs to a saved state"))?;
+            .map_err(control("tell how it stands"))?;
         Ok(Self {
             dir,
             pid,
             machine,
             ram,
-            control: Mutex::new(Control { qmp, saved: None }),
+            control: Mutex::new(qmp),
         })
     }
 
     /// Gives a monitor that waits for it the state of its devices.
     pub(super) async fn load(&self, state: &File) -> Result<(), DriverError> {
-        let mut held = self.control.lock().await;
-        let failed = control("restore its guest");
+        let mut qmp = self.control.lock().await;
         let loaded = async {
-            held.qmp.hand(STATE_NAME, state.as_fd()).await?;
+            qmp.hand(STATE_NAME, state.as_fd()).await?;
             let uri = format!("fd:{STATE_NAME}");
-            held.qmp
-                .migrate("migrate-incoming", &uri, MIGRATION_LIMIT)
+            qmp.migrate("migrate-incoming", &uri, MIGRATION_LIMIT)
                 .await?;
-            match held.qmp.status().await?.as_str() {
+            match qmp.status().await?.as_str() {
                 "paused" | "prelaunch" => Ok(()),
                 other => Err(io::Error::other(format!("the guest is {other}"))),
             }
         };
-        loaded.await.map_err(failed)
+        loaded.await.map_err(control("restore its guest"))
     }
 
+    /// Writes the state of the devices and nothing of the memory, whose place is a file of ours
+    /// and the monitor's own pages. QEMU does that in one go and as often as it is asked; it was
+    /// made for Xen, which has the memory elsewhere too.
     async fn save(&self, to: &Path) -> Result<(), DriverError> {
-        let mut held = self.control.lock().await;
-        if let Some(state) = &held.saved {
-            return device_file::write(state, &self.machine, to);
-        }
+        let mut qmp = self.control.lock().await;
         let state = device_file::blank().map_err(io_error(to))?;
-        let failed = control("save its guest");
         let saved = async {
-            match held.qmp.status().await?.as_str() {
+            match qmp.status().await?.as_str() {
                 "paused" | "prelaunch" => {}
-                // A former daemon saved it, and QEMU does so once. A guest that ran for the
-                // moment in between is as good as one that was stopped a moment later.
-                "postmigrate" => {
-                    held.qmp.execute("cont", json!({})).await?;
-                    held.qmp.execute("stop", json!({})).await?;
-                }
                 other => return Err(io::Error::other(format!("the guest is {other}"))),
             }
-            held.qmp.hand(STATE_NAME, state.as_fd()).await?;
-            let uri = format!("fd:{STATE_NAME}");
-            held.qmp.migrate("migrate", &uri, MIGRATION_LIMIT).await
+            qmp.lend(STATE_SET, device_file::to_write(&state)?.as_fd())
+                .await?;
+            let arguments = json!({ "filename": format!("/dev/fdset/{STATE_SET}"), "live": false });
+            let saved = qmp.execute("xen-save-devices-state", arguments).await;
+            let back = json!({ "fdset-id": STATE_SET });
+            qmp.execute("remove-fd", back).await?;
+            saved.map(drop)
         };
-        saved.await.map_err(failed)?;
-        device_file::write(&state, &self.machine, to)?;
-        held.saved = Some(state);
-        Ok(())
+        saved.await.map_err(control("save its guest"))?;
+        device_file::write(&state, &self.machine, to)
     }
 }
 
@@ -123,8 +107,8 @@ impl Monitor for QemuMonitor {
 
     fn pause(&self) -> BoxFuture<'_, Result<(), DriverError>> {
         async {
-            let mut held = self.control.lock().await;
-            let stopped = held.qmp.execute("stop", json!({})).await;
+            let mut qmp = self.control.lock().await;
+            let stopped = qmp.execute("stop", json!({})).await;
             stopped.map(drop).map_err(control("stop its guest"))
         }
         .boxed()
@@ -132,9 +116,8 @@ impl Monitor for QemuMonitor {
 
     fn resume(&self) -> BoxFuture<'_, Result<(), DriverError>> {
         async {
-            let mut held = self.control.lock().await;
-            held.saved = None;
-            let run = held.qmp.execute("cont", json!({})).await;
+            let mut qmp = self.control.lock().await;
+            let run = qmp.execute("cont", json!({})).await;
             run.map(drop).map_err(control("let its guest run"))
         }
         .boxed()
@@ -145,7 +128,7 @@ impl Monitor for QemuMonitor {
     }
 
     fn status(&self) -> BoxFuture<'_, Option<String>> {
-        async { self.control.lock().await.qmp.status().await.ok() }.boxed()
+        async { self.control.lock().await.status().await.ok() }.boxed()
     }
 
     fn ram(&self) -> Result<GuestRam, DriverError> {

@@ -156,6 +156,7 @@ impl VmmDriver for Fake {
             snapshot: true,
             fork: true,
             reattach: true,
+            copy_on_write: false,
         }
     }
 
