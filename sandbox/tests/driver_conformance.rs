@@ -230,6 +230,8 @@ async fn saved(candidate: &Candidate) {
             .await
             .unwrap();
         eprintln!("guest {number} answers after {:?}", begun.elapsed());
+        let shares = !vm.ram().unwrap().is_whole();
+        assert_eq!(shares, driver.capabilities().copy_on_write);
         guests.push((request, vm, channel, doors));
     }
     for (_, _, channel, _) in &guests {
@@ -262,6 +264,13 @@ async fn saved(candidate: &Candidate) {
 
     // One that was restored sleeps in the chunk store, and wakes elsewhere.
     let (request, vm, channel, doors) = guests.remove(0);
+    drop((channel, doors));
+    // Another daemon finds where its memory is, too.
+    let (pid, started) = (vm.pid, vm.started);
+    vm.release();
+    drop(vm);
+    let vm = driver.attach(&request, pid, started).await.unwrap();
+    let (channel, doors) = talk(&vm).await;
     let counted = count(&channel).await;
     let frozen = freeze(&vm, &request, machine.home.path(), Freeze::Hold)
         .await

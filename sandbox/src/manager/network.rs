@@ -121,6 +121,32 @@ pub(super) async fn attach(
     }
 }
 
+/// The network of a guest that is nobody's yet: it leads nowhere, and goes with whoever holds it.
+pub(super) struct Nowhere<'a> {
+    inner: &'a Inner,
+    id: SandboxId,
+}
+
+impl<'a> Nowhere<'a> {
+    /// Sets up such a network in a guest, so that its copies find theirs set up.
+    pub(super) async fn attach(inner: &'a Inner, id: SandboxId, channel: &GuestChannel) -> Self {
+        let attached = async {
+            inner.egress.define(&id, &Policy::none(), Vec::new())?;
+            inner.egress.attach(&id, channel).await
+        };
+        if let Err(error) = attached.await {
+            warn!(sandbox = %id, %error, "the guest has no network device");
+        }
+        Self { inner, id }
+    }
+}
+
+impl Drop for Nowhere<'_> {
+    fn drop(&mut self) {
+        self.inner.egress.forget(&self.id);
+    }
+}
+
 fn define(inner: &Inner, entry: &Entry) -> Result<(), SandboxError> {
     let info = entry.info();
     // What has ended uses nothing; what it was denied can still be read.

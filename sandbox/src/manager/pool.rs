@@ -25,6 +25,7 @@ use super::{
     act::{self, Work, perform},
     boot, create, directory,
     entry::Machine,
+    network::Nowhere,
     now_ms,
     restore::{self, Source},
 };
@@ -231,13 +232,16 @@ async fn make(
     let id = create::new_id(inner)?;
     let path = inner.pool.dir().join(id.to_string());
     let scratch = Scratch::make(path.clone()).map_err(directory(&path))?;
+    let path = scratch.path();
     let vm_dir = path.join(VM);
     make_private_dir(&vm_dir).map_err(directory(&vm_dir))?;
     let machine = boot::lay_out(image, &vm_dir, HOSTNAME, false, progress).await?;
-    let request = request_of(&machine, info, id, &path);
+    let request = request_of(&machine, info, id, path);
     // Dropped before it is done, it is killed.
     let vm = inner.driver.start(&request).await?;
-    let (channel, fingerprint) = greet(&vm, &request, image, info).await?;
+    let channel = open(&vm, &request).await?;
+    let _nowhere = Nowhere::attach(inner, id, &channel).await;
+    let fingerprint = greet(&channel, &request, image, info).await?;
     let quiesced = channel.quiesce(Quiesce::default()).await;
     quiesced.map_err(|error| SandboxError::Quiesce {
         id,
@@ -246,7 +250,7 @@ async fn make(
     // What frees memory here tells nobody when it has been reported.
     tokio::time::sleep(SETTLE).await;
     channel.close();
-    let frozen = freeze(&vm, &request, &path, Freeze::Copy).await?;
+    let frozen = freeze(&vm, &request, path, Freeze::Copy).await?;
     vm.kill().await;
     boot::remove_dir(&vm_dir)?;
     let kept = inner.pool.keep(Waiting {
@@ -295,13 +299,8 @@ fn request_of(
     }
 }
 
-/// Waits for the guest's agent and learns what runs there.
-async fn greet(
-    vm: &Vm,
-    request: &VmRequest,
-    image: &Image,
-    info: &SandboxInfo,
-) -> Result<(GuestChannel, Fingerprint), SandboxError> {
+/// Waits for the guest's agent.
+async fn open(vm: &Vm, request: &VmRequest) -> Result<GuestChannel, SandboxError> {
     let limits = ChannelLimits {
         hello_deadline: BOOT_DEADLINE,
         ..ChannelLimits::default()
@@ -311,7 +310,18 @@ async fn greet(
         source,
     };
     let started = GuestChannel::start(vm.connect().await?, limits).await;
+    // Nobody answers its door: there is no program that would knock.
     let (channel, _doors) = started.map_err(guest)?;
+    Ok(channel)
+}
+
+/// Learns what runs in a guest.
+async fn greet(
+    channel: &GuestChannel,
+    request: &VmRequest,
+    image: &Image,
+    info: &SandboxInfo,
+) -> Result<Fingerprint, SandboxError> {
     let mut known = info.fingerprint.clone();
     let tools = match image.tools() {
         Some(tools) => {
@@ -322,14 +332,40 @@ async fn greet(
     };
     known.env.clear();
     let env = image.environment(&BTreeMap::new());
-    fingerprint::probe(&channel, &env, tools, &mut known).await;
+    fingerprint::probe(channel, &env, tools, &mut known).await;
     if tools == Tools::Ask
         && let Err(error) = image.keep_tools(&known.tools)
     {
         debug!(%error, "the tools of an image cannot be kept");
     }
     if info.accel == Accel::Kvm {
+        let guest = |source| SandboxError::Guest {
+            id: request.id,
+            source,
+        };
         known.cpu = format!("host: {}", channel.info().await.map_err(guest)?.cpu);
     }
-    Ok((channel, known))
+    Ok(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_killed_daemon_leaves_is_ended_and_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("pool");
+        assert_eq!(sweep(&dir).await, 0);
+        let vm = dir.join("one").join(VM);
+        make_private_dir(&vm).unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .current_dir(&vm)
+            .spawn()
+            .unwrap();
+        assert_eq!(sweep(&dir).await, 1);
+        assert!(!child.wait().unwrap().success());
+        assert!(!dir.exists());
+    }
 }
