@@ -18,6 +18,7 @@ use rhizome_sandbox::{
 use super::{Host, Result, first_command, median, pss};
 
 pub(crate) struct Plain {
+    pub(crate) boot: Duration,
     pub(crate) save: Duration,
     pub(crate) bytes: u64,
     pub(crate) restore: Duration,
@@ -27,9 +28,17 @@ pub(crate) struct Plain {
 pub(crate) async fn measure(host: &Host, runs: usize) -> Result<Plain> {
     let file = host.home.path().join("plain.state");
     let uri = format!("exec:cat > {}", file.display());
-    let request = host.request(3)?;
-    let mut vm = Monitor::start(host, &request.dir, None)?;
-    let channel = vm.channel().await?;
+    let (mut boots, mut guest) = (Vec::new(), None);
+    for _ in 0..runs {
+        drop(guest.take());
+        let request = host.request(3)?;
+        let begun = Instant::now();
+        let vm = Monitor::start(host, &request.dir, None)?;
+        let channel = vm.channel().await?;
+        boots.push(begun.elapsed());
+        guest = Some((vm, channel));
+    }
+    let (mut vm, channel) = guest.ok_or("there is a run")?;
     let mut saves = Vec::new();
     for _ in 0..runs {
         let begun = Instant::now();
@@ -61,6 +70,7 @@ pub(crate) async fn measure(host: &Host, runs: usize) -> Result<Plain> {
         resident = pss(vm.child.id());
     }
     Ok(Plain {
+        boot: median(boots),
         save: median(saves),
         bytes: fs::metadata(&file)?.len(),
         restore: median(restores),

@@ -65,7 +65,13 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
     };
     let now = now_ms();
     let columns = [
-        "image", "id", "memory", "vcpus", "takes", "made", "sandboxes",
+        "image",
+        "id",
+        "memory",
+        "vcpus",
+        "takes",
+        "made",
+        "sandboxes",
     ];
     let none = "no guest waits; make one with `rhizome sandbox pool warm`";
     context.ui.list(&pool.guests, none, columns, |guest| {
