@@ -14,7 +14,7 @@ use std::{
 };
 
 use rhizome_sandbox::{
-    Accel, SandboxConfig, SandboxSpec, Sandboxes,
+    Accel, OnShutdown, SandboxConfig, SandboxSpec, Sandboxes,
     channel::{ChannelLimits, ExecEvent, ExecRequest, ExitStatus, GuestChannel},
     driver::qemu::Qemu,
     guest_binary, silent,
@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     config.accel = Accel::Tcg;
     let (sandboxes, _doors) = runtime.block_on(Sandboxes::open(config))?;
     let info = runtime.block_on(sandboxes.create(SandboxSpec::default(), silent()))?;
-    let channel = sandboxes.channel(&info.id)?;
+    let channel = runtime.block_on(sandboxes.channel(&info.id))?;
     measure(
         &mut out,
         "microVM, emulation, 1 CPU",
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         runs,
     )?;
     runtime.block_on(sandboxes.kill(&info.id))?;
-    runtime.block_on(sandboxes.shutdown());
+    runtime.block_on(sandboxes.shutdown(OnShutdown::Kill));
     Ok(())
 }
 
