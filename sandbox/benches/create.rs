@@ -85,7 +85,12 @@ async fn measure(out: &mut impl Write, runs: usize, memory_mib: u32) -> Result<(
         let info = copying.create(spec.clone(), silent()).await?;
         command(&copying, &info.id, &["true"]).await?;
         pool.push(begun.elapsed());
-        memory.push(copying.usage(&info.id).map_or(0, |usage| own(usage.pid)));
+        memory.push(
+            copying
+                .usage(&info.id)
+                .and_then(|usage| usage.monitor)
+                .map_or(0, |monitor| own(monitor.monitor.pid)),
+        );
         copying.kill(&info.id).await?;
 
         copying
