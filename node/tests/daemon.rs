@@ -6,6 +6,8 @@ mod api;
 mod crash;
 #[path = "daemon/disk.rs"]
 mod disk;
+#[path = "daemon/drivers.rs"]
+mod drivers;
 #[path = "daemon/invites.rs"]
 mod invites;
 #[path = "daemon/lifecycle.rs"]

@@ -60,6 +60,7 @@ use crate::{
     life::Leases,
     probe::{self, AccelDecision},
     silent,
+    snapshot::{About, HostFacts},
     staging::make_private_dir,
 };
 use catalogue::Catalogue;
@@ -385,11 +386,33 @@ impl Inner {
     /// Returns the driver of a sandbox: another than new ones get, if it was made before this
     /// node's choice changed.
     fn driver_of(&self, entry: &Entry) -> Arc<dyn VmmDriver> {
-        let name = entry.info().driver;
-        match driver::named(&self.config, &name) {
+        self.driver_named(&entry.info().driver)
+    }
+
+    /// Returns the driver of this name, or the one that new sandboxes get.
+    fn driver_named(&self, name: &str) -> Arc<dyn VmmDriver> {
+        match driver::named(&self.config, name) {
             Some(other) if name != self.driver.name() => other,
             _ => Arc::clone(&self.driver),
         }
+    }
+
+    /// Returns what a guest at rest, which ran under this driver, finds here: that driver, if it
+    /// can be had, and how guests run under it.
+    async fn host_for(&self, about: &About) -> Result<HostFacts, SandboxError> {
+        let mut driver = self.driver_named(&about.driver);
+        if driver.version().await.is_err() {
+            driver = Arc::clone(&self.driver);
+        }
+        let accel = match driver.name() == self.driver.name() {
+            true => self.accel(&silent()).await?,
+            false => probe::decide(&self.config, &self.images, &*driver, &silent()).await?,
+        };
+        let mut host = HostFacts::of(&*driver, about.accel).await?;
+        // What guests run under here, not what this one ran under.
+        host.accel = accel.accel;
+        host.max_memory_mib = self.config.limits.max_memory_mib;
+        Ok(host)
     }
 
     /// Forgets the oldest sandboxes that ended, beyond what the limits keep.

@@ -6,13 +6,16 @@
 //! data among them, so that no path leads there. The monitor works in its own directory all the
 //! same: it was entered before, and what is below it is found without a path from the root.
 //!
-//! Where the daemon is an ordinary user, a monitor is that user, without new rights.
+//! Where the daemon is an ordinary user, a monitor is that user, without capabilities or new rights,
+//! and in namespaces for network, IPC and host name where the host lets users have such.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs, io,
     os::unix::fs::{PermissionsExt, chown},
     path::{Component, Path, PathBuf},
+    process::Stdio,
+    sync::OnceLock,
     thread,
 };
 
@@ -43,6 +46,11 @@ const SYSTEM: &[&str] = &[
 ];
 /// What of these it does not: memory that others share.
 const SHARED_MEMORY: &str = "/dev/shm";
+
+/// What an ordinary user's monitor is started with, as a user of its own namespaces.
+const APART: [&str; 5] = ["--user", "--map-current-user", "--net", "--ipc", "--uts"];
+/// Whether ordinary users may have namespaces here.
+static MAY_PART: OnceLock<bool> = OnceLock::new();
 
 /// Who the monitor runs as.
 #[derive(Debug, Clone, Copy)]
@@ -93,6 +101,13 @@ impl Confinement {
             });
             words.extend(["--bounding-set=-all", "--inh-caps=-all"].map(OsString::from));
         } else {
+            let unshare = find("unshare")?;
+            if *MAY_PART.get_or_init(|| may_part(&unshare)) {
+                // What it may do in namespaces of its own ends with the next program.
+                words.push(unshare);
+                words.extend(APART.map(OsString::from));
+                words.push("--".into());
+            }
             words.push(find("setpriv")?);
         }
         words.extend(["--no-new-privs", "--"].map(OsString::from));
@@ -158,6 +173,19 @@ impl Confinement {
         set_mode(dir, 0o700).map_err(io_error(dir))?;
         self.own(dir)
     }
+}
+
+/// Tries whether this user may have namespaces: kernels, security modules and containers each may
+/// forbid it.
+fn may_part(unshare: &OsStr) -> bool {
+    let tried = std::process::Command::new(unshare)
+        .args(APART)
+        .args(["--", "true"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    tried.is_ok_and(|status| status.success())
 }
 
 /// Gives this thread file systems and a working directory of its own.

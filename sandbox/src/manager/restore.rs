@@ -16,7 +16,7 @@ use crate::{
     life::{Action, Lease, Phase, Refused, State},
     progress::step,
     silent,
-    snapshot::{self, Frozen, HostFacts, Incompatible, Manifest, SnapshotError},
+    snapshot::{self, Frozen, Incompatible, Manifest, SnapshotError},
     staging::make_private_dir,
 };
 
@@ -204,10 +204,7 @@ async fn load(
         tokio::task::spawn_blocking(move || store.get_object(&with, capture::KIND, &wanted));
     let bytes = bytes.await.map_err(|_| SandboxError::Stopping)??;
     let manifest = Manifest::parse(&bytes)?;
-    let mut host = HostFacts::of(&*inner.driver, manifest.about.accel).await?;
-    // What guests run under here, not what this one ran under.
-    host.accel = inner.accel(&silent()).await?.accel;
-    host.max_memory_mib = inner.config.limits.max_memory_mib;
+    let host = inner.host_for(&manifest.about).await?;
     snapshot::compatible(&manifest, &host).map_err(SnapshotError::from)?;
     Ok(Source::Store {
         manifest: Arc::new(manifest),
@@ -431,9 +428,15 @@ pub(super) async fn restore_monitor(
             let reader = capture::blocking(entry, move || store.reader(&key, &snapshot.packs));
             let reader = Arc::new(reader.await??);
             let progress = Arc::clone(&work.progress);
-            snapshot::wake(&*inner.driver, &request, manifest, reader, progress)
-                .await?
-                .0
+            snapshot::wake(
+                &*inner.driver_of(entry),
+                &request,
+                manifest,
+                reader,
+                progress,
+            )
+            .await?
+            .0
         }
         Source::Frozen { frozen, .. } => frozen.fork(&*inner.driver_of(entry), &request).await?,
     };

@@ -127,6 +127,9 @@ impl Incompatible {
     pub fn hint(&self) -> String {
         match self {
             Self::Image { .. } => "fetch the image, or build it, and try again",
+            Self::Driver { snapshot, .. } => {
+                return format!("resume it on a node that has the driver {snapshot}, or install that here");
+            }
             Self::Memory { .. } => "raise the limit, or resume it on a node with more memory",
             _ => "resume it on a node like the one it was made on; files can be taken out of the snapshot anywhere",
         }

@@ -252,6 +252,15 @@ fn every_difference_has_a_name() {
         with(|host| host.max_memory_mib = 100)[..],
         [Incompatible::Memory { .. }]
     ));
+    let other = with(|host| host.driver = crate::driver::CLOUD_HYPERVISOR.into());
+    let [difference @ Incompatible::Driver { snapshot, host }] = &other[..] else {
+        panic!("{other:?}");
+    };
+    assert_eq!(
+        (snapshot.as_str(), host.as_str()),
+        ("qemu-microvm", "cloud-hypervisor")
+    );
+    assert!(difference.hint().contains("qemu-microvm"));
     let all = with(|host| {
         host.accel = Accel::Kvm;
         host.cpu = "other".into();
