@@ -50,7 +50,7 @@ pub(crate) fn check(pid: u32, request: &VmRequest, home: &Path) {
         eprintln!("skipped: a monitor's own user and file systems: the daemon is not root");
         return;
     }
-    is_a_user_apart(pid, &status);
+    is_a_user_apart(&status);
     is_apart(pid, &["mnt"]);
     sees_only_the_system(pid, home);
     is_counted(pid, request);
@@ -80,7 +80,7 @@ pub(crate) fn groups_of(request: &VmRequest, pid: u32) -> Vec<PathBuf> {
     found
 }
 
-fn is_a_user_apart(pid: u32, status: &BTreeMap<String, String>) {
+fn is_a_user_apart(status: &BTreeMap<String, String>) {
     for name in ["Uid", "Gid"] {
         let ids: Vec<u32> = status[name]
             .split_whitespace()
