@@ -26,7 +26,7 @@ pub use error::{ChunkError, DamagedWhat};
 pub use gc::Freed;
 pub use id::{ChunkId, PackId, ParseHashError};
 pub use key::StoreKey;
-pub use reader::ChunkReader;
+pub use reader::{ChunkReader, ReadChunks};
 pub use store::{ChunkStore, StoreStats};
 pub use writer::{PackWriter, WriteStats};
 

@@ -617,6 +617,7 @@ async fn what_a_guest_says_it_changed_stays_in_the_volume() {
         mtime_ns: i64::MIN,
         stamp: [0, 0],
         target: target.to_vec(),
+        attributes: None,
     };
     let deep = "d/".repeat(1000);
     let hostile = [

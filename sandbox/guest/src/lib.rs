@@ -8,3 +8,4 @@
 #[doc(hidden)]
 pub mod fuzz;
 pub mod wire;
+pub mod xattr;

@@ -19,6 +19,23 @@ const MAX_OPEN_FILES: usize = 64;
 /// Decompressors that a reader keeps.
 const MAX_OPENERS: usize = 16;
 
+/// Where chunks come from: packs that are here, or that are still on their way.
+pub trait ReadChunks: fmt::Debug + Send + Sync {
+    /// Returns a chunk's bytes, verified against its id. May block for as long as it takes to
+    /// have it.
+    ///
+    /// # Errors
+    /// [`ChunkError::MissingChunk`], [`ChunkError::MissingPacks`], [`ChunkError::Damaged`],
+    /// [`ChunkError::Io`].
+    fn read(&self, id: &ChunkId) -> Result<Vec<u8>, ChunkError>;
+}
+
+impl ReadChunks for ChunkReader {
+    fn read(&self, id: &ChunkId) -> Result<Vec<u8>, ChunkError> {
+        Self::read(self, id)
+    }
+}
+
 /// Reads the chunks of some packs. Shared by reference between threads.
 pub struct ChunkReader {
     inner: Arc<Inner>,

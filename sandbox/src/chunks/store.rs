@@ -138,6 +138,15 @@ impl ChunkStore {
         self.inner.import(id, from)
     }
 
+    /// Returns the names of the chunks that a pack says it holds; none for an object. It takes no
+    /// key: the names alone say nothing.
+    ///
+    /// # Errors
+    /// [`ChunkError::MissingPacks`], [`ChunkError::Damaged`], [`ChunkError::Io`].
+    pub fn chunks_of(&self, id: &PackId) -> Result<Vec<ChunkId>, ChunkError> {
+        self.inner.chunks_of(id)
+    }
+
     /// Reads a whole pack or object and compares it with its name.
     ///
     /// # Errors
@@ -596,6 +605,20 @@ impl Inner {
             pack: *id,
             what: DamagedWhat::Hash,
         })
+    }
+
+    fn chunks_of(&self, id: &PackId) -> Result<Vec<ChunkId>, ChunkError> {
+        let path = self.path(id).ok_or_else(|| self.absent(id))?;
+        let file = File::open(&path).map_err(ChunkError::io(&path))?;
+        match read_contents(&file) {
+            Ok(Contents::Pack(index)) => Ok(index.chunks.into_iter().map(|(id, _)| id).collect()),
+            Ok(Contents::Object) => Ok(Vec::new()),
+            Err(ReadError::Damaged(what)) => {
+                self.mark_damaged(id);
+                Err(ChunkError::Damaged { pack: *id, what })
+            }
+            Err(ReadError::Io(source)) => Err(ChunkError::Io { path, source }),
+        }
     }
 
     /// Opens a pack's file and reads its index; `None` for an object.

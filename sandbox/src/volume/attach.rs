@@ -10,12 +10,12 @@ mod serve;
 use std::sync::Arc;
 
 use rhizome_guest::wire::VolumeOpen;
-use tokio::sync::Mutex;
+use tokio::{io::AsyncReadExt, sync::Mutex};
 
-use super::{Content, VolumeError};
+use super::{Content, VersionId, VolumeError};
 use crate::{
     channel::{FileError, GuestChannel},
-    chunks::ChunkReader,
+    chunks::ReadChunks,
 };
 
 use checkpoint::Seen;
@@ -41,11 +41,14 @@ pub struct Mount {
 pub struct Attachment {
     mount: Mount,
     base: Content,
-    chunks: Arc<ChunkReader>,
+    chunks: Arc<dyn ReadChunks>,
     server: Server,
     /// What the last checkpoint found; one is taken at a time.
     seen: Mutex<Seen>,
 }
+
+/// Longest mark that is believed to be one.
+const MAX_MARK: u64 = 32;
 
 /// Why a volume could not be attached, detached or taken back.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +92,7 @@ impl AttachError {
 
 impl Attachment {
     /// Attaches the tree `base` in a guest; returns once it is mounted. `chunks` reads the packs
-    /// that it lies in. A volume that is attached in the same way already is served again.
+    /// that it lies in, or brings them when something in them is read. A volume that is attached in the same way already is served again.
     ///
     /// # Errors
     /// [`AttachError::Guest`], [`AttachError::Mount`], [`AttachError::Gone`].
@@ -97,7 +100,7 @@ impl Attachment {
         channel: &GuestChannel,
         mount: Mount,
         base: Content,
-        chunks: Arc<ChunkReader>,
+        chunks: Arc<dyn ReadChunks>,
     ) -> Result<Self, AttachError> {
         let open = VolumeOpen {
             volume: mount.volume,
@@ -150,6 +153,64 @@ impl Attachment {
         }
         let mut seen = self.seen.lock().await;
         checkpoint::take(self, channel, target, &mut seen).await
+    }
+
+    /// Writes into the guest which version its changes have become. It lies beside the changes and
+    /// so goes with them through every sleep: one who wakes an older sleep finds an older mark.
+    ///
+    /// # Errors
+    /// [`AttachError::Guest`], [`AttachError::ReadOnly`].
+    pub async fn set_mark(
+        &self,
+        channel: &GuestChannel,
+        version: &VersionId,
+    ) -> Result<(), AttachError> {
+        let path = self.mark()?;
+        let written = channel.write_file(&path, 0o600, false, &version.as_bytes()[..]);
+        written.await?;
+        Ok(())
+    }
+
+    /// Returns the mark, if there is one. It is the guest's word: believe it no further than that
+    /// it names a version of this volume.
+    ///
+    /// # Errors
+    /// [`AttachError::Guest`], [`AttachError::ReadOnly`].
+    pub async fn find_mark(
+        &self,
+        channel: &GuestChannel,
+    ) -> Result<Option<VersionId>, AttachError> {
+        let path = self.mark()?;
+        let file = match channel.read_file(&path).await {
+            Ok(file) => file,
+            Err(FileError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let mut bytes = Vec::new();
+        let read = file.take(MAX_MARK + 1).read_to_end(&mut bytes).await;
+        read.map_err(|source| FileError::Source { path, source })?;
+        let mark = <[u8; 32]>::try_from(bytes.as_slice()).ok();
+        Ok(mark.map(VersionId::from_bytes))
+    }
+
+    /// Whether nothing was changed since it was attached.
+    ///
+    /// # Errors
+    /// [`AttachError::Guest`].
+    pub async fn is_unchanged(&self, channel: &GuestChannel) -> Result<bool, AttachError> {
+        let changes = channel
+            .scan_volume(self.mount.volume, &self.mount.path)
+            .await?;
+        Ok(changes.is_empty())
+    }
+
+    fn mark(&self) -> Result<String, AttachError> {
+        if !self.mount.writable {
+            return Err(AttachError::ReadOnly);
+        }
+        let volume = self.mount.volume.iter().map(|byte| format!("{byte:02x}"));
+        let volume: String = volume.collect();
+        Ok(format!("/run/rhizome/volumes/{volume}/changes/mark"))
     }
 
     /// Detaches it; with `force` also while programs use it. What was changed since the last

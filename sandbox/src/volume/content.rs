@@ -12,7 +12,7 @@ use super::{
     Malformed, VolumeError,
     codec::{Reader, Writer},
 };
-use crate::chunks::{ChunkId, ChunkReader, PackWriter};
+use crate::chunks::{ChunkId, PackWriter, ReadChunks};
 
 /// Smallest chunk, but for the last of a content.
 const MIN_CHUNK: usize = 16 * 1024;
@@ -134,7 +134,7 @@ impl Content {
     /// [`VolumeError::Chunks`], [`VolumeError::Malformed`].
     pub fn read(
         &self,
-        chunks: &ChunkReader,
+        chunks: &dyn ReadChunks,
         offset: u64,
         len: usize,
     ) -> Result<Vec<u8>, VolumeError> {
@@ -157,7 +157,7 @@ impl Content {
     /// [`VolumeError::Chunks`], [`VolumeError::Malformed`], whatever `take` returns.
     pub fn for_each_piece(
         &self,
-        chunks: &ChunkReader,
+        chunks: &dyn ReadChunks,
         take: &mut dyn FnMut(&[u8]) -> Result<(), VolumeError>,
     ) -> Result<(), VolumeError> {
         self.visit(chunks, 0..self.size, &mut |_, part, _| {
@@ -171,7 +171,7 @@ impl Content {
     /// [`VolumeError::Chunks`], [`VolumeError::Malformed`].
     pub fn for_each_chunk(
         &self,
-        chunks: &ChunkReader,
+        chunks: &dyn ReadChunks,
         see: &mut dyn FnMut(&ChunkId),
     ) -> Result<(), VolumeError> {
         // A list is seen before what is in it.
@@ -193,7 +193,7 @@ impl Content {
     /// above it.
     fn visit(
         &self,
-        chunks: &ChunkReader,
+        chunks: &dyn ReadChunks,
         range: std::ops::Range<u64>,
         visit: &mut Visit<'_>,
     ) -> Result<(), VolumeError> {
@@ -212,7 +212,7 @@ impl Content {
 type Visit<'v> = dyn FnMut(u64, &Part, &[ChunkId]) -> Result<(), VolumeError> + 'v;
 
 struct Walk<'a, 'v> {
-    chunks: &'a ChunkReader,
+    chunks: &'a dyn ReadChunks,
     range: std::ops::Range<u64>,
     visits: u64,
     visit: &'a mut Visit<'v>,
@@ -259,7 +259,7 @@ impl Part {
         out.u64(self.size);
     }
 
-    fn read(&self, chunks: &ChunkReader) -> Result<Vec<u8>, VolumeError> {
+    fn read(&self, chunks: &dyn ReadChunks) -> Result<Vec<u8>, VolumeError> {
         let bytes = chunks.read(&self.id)?;
         if bytes.len() as u64 == self.size {
             Ok(bytes)

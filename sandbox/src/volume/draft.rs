@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use rhizome_guest::xattr::Attributes;
+
 use super::{
     Content, Entry, MAX_DEPTH, MAX_TREE_BYTES, Meta, Name, Node, Path, Trees, VolumeError,
     tree::{encode_tree, is_target},
@@ -34,6 +36,7 @@ const MADE: Meta = Meta {
     uid: 0,
     gid: 0,
     mtime_ns: 0,
+    attributes: Vec::new(),
 };
 
 impl Draft {
@@ -102,6 +105,18 @@ impl Draft {
     /// Empties the volume.
     pub fn clear(&mut self) {
         self.root = Dir::default();
+    }
+
+    /// Returns the attributes of what is at a path; none if nothing is.
+    ///
+    /// # Errors
+    /// [`VolumeError::BadPath`] for the root; those of reading.
+    pub fn attributes(&mut self, trees: Trees<'_>, path: &Path) -> Result<Attributes, VolumeError> {
+        let (dir, name) = self.above(trees, path, false)?;
+        let entry = dir.and_then(|dir| dir.entries.get(&name));
+        Ok(entry
+            .map(|(meta, _)| meta.attributes.clone())
+            .unwrap_or_default())
     }
 
     /// Removes what is at a path, and all below it; what is not there is fine.

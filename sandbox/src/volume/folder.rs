@@ -16,6 +16,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use rhizome_guest::xattr::{self, Attributes};
+
 use super::{Chunker, Content, Entry, Meta, Name, Node, Path, Trees, VolumeError, tree::Budget};
 use crate::chunks::PackWriter;
 
@@ -90,7 +92,11 @@ impl Import<'_> {
                 continue;
             };
             self.done.entries += 1;
-            let meta = meta_of(&meta);
+            let attributes = match &node {
+                Node::Symlink(_) => Vec::new(),
+                _ => xattr::read(&host).map_err(VolumeError::folder(&host))?,
+            };
+            let meta = meta_of(&meta, attributes);
             entries.push(Entry { name, meta, node });
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
@@ -139,7 +145,7 @@ impl Import<'_> {
     }
 }
 
-fn meta_of(meta: &fs::Metadata) -> Meta {
+fn meta_of(meta: &fs::Metadata, attributes: Attributes) -> Meta {
     Meta {
         mode: meta.mode() & 0o7777,
         uid: meta.uid(),
@@ -148,6 +154,7 @@ fn meta_of(meta: &fs::Metadata) -> Meta {
             .mtime()
             .saturating_mul(1_000_000_000)
             .saturating_add(meta.mtime_nsec()),
+        attributes,
     }
 }
 
@@ -244,6 +251,14 @@ impl Export<'_> {
         }
         if matches!(entry.node, Node::Symlink(_)) {
             return Ok(());
+        }
+        for (name, value) in &meta.attributes {
+            let flags = rustix::fs::XattrFlags::empty();
+            match rustix::fs::lsetxattr(host, name.as_slice(), value, flags) {
+                // Where there are none, the tree is whole without them.
+                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+                Err(error) => return Err(VolumeError::folder(host)(error.into())),
+            }
         }
         fs::set_permissions(host, fs::Permissions::from_mode(meta.mode))
             .map_err(VolumeError::folder(host))?;

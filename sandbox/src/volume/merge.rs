@@ -4,7 +4,9 @@
 //! the name, the second side's is beside it under a name that says whose it is, and the conflict
 //! is named. A file that one side removed and the other changed stays.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use rhizome_guest::xattr::{self, Attributes};
 
 use super::{Content, Draft, Entry, Meta, Name, Node, Path, Trees, VolumeError, tree::Budget};
 use crate::chunks::PackWriter;
@@ -51,6 +53,8 @@ pub enum ConflictKind {
     RemovedAndChanged,
     /// The first side changed what the second removed; it stays.
     ChangedAndRemoved,
+    /// Both changed its mode, owner or an attribute, and not alike; the first side's stays.
+    MetaChanged,
 }
 
 /// Brings `ours` and `theirs` together, that both came from `base`; without one, from nothing.
@@ -167,31 +171,30 @@ impl Merge<'_> {
     ) -> Result<(), VolumeError> {
         match (&ours.node, &theirs.node) {
             (Node::Dir(our_tree), Node::Dir(their_tree)) => {
-                let base_meta = base.as_ref().map(|entry| entry.meta);
+                let base_meta = base.as_ref().map(|entry| entry.meta.clone());
                 let base = base.and_then(|entry| match entry.node {
                     Node::Dir(content) => Some(content),
                     _ => None,
                 });
-                let meta = merged_meta(base_meta, ours.meta, theirs.meta);
+                let meta = self.meta(&path, base_meta.as_ref(), &ours.meta, &theirs.meta);
                 self.draft.put_dir(self.trees, &path, meta, false)?;
                 self.dirs(&path, base.as_ref(), our_tree, their_tree)
             }
             (our_node, their_node) if our_node == their_node => {
-                let meta = merged_meta(base.map(|entry| entry.meta), ours.meta, theirs.meta);
+                let base_meta = base.as_ref().map(|entry| &entry.meta);
+                let meta = self.meta(&path, base_meta, &ours.meta, &theirs.meta);
                 self.draft.put(self.trees, &path, meta, ours.node)
             }
             (our_node, their_node) => {
                 // One side may have changed the bytes and the other the mode alone.
                 let base_node = base.as_ref().map(|entry| &entry.node);
-                let meta = merged_meta(
-                    base.as_ref().map(|entry| entry.meta),
-                    ours.meta,
-                    theirs.meta,
-                );
+                let base_meta = base.as_ref().map(|entry| &entry.meta);
                 if base_node == Some(their_node) {
+                    let meta = self.meta(&path, base_meta, &ours.meta, &theirs.meta);
                     return self.draft.put(self.trees, &path, meta, ours.node);
                 }
                 if base_node == Some(our_node) {
+                    let meta = self.meta(&path, base_meta, &ours.meta, &theirs.meta);
                     return self.put(&path, meta, theirs.node);
                 }
                 let beside = self.beside(&path, taken);
@@ -208,6 +211,15 @@ impl Merge<'_> {
             Some(entry) => self.put(path, entry.meta, entry.node),
             None => self.draft.remove(self.trees, path),
         }
+    }
+
+    /// Brings together what both sides say of an entry besides its bytes.
+    fn meta(&mut self, path: &Path, base: Option<&Meta>, ours: &Meta, theirs: &Meta) -> Meta {
+        let (meta, clash) = merged_meta(base, ours, theirs);
+        if clash {
+            self.conflict(path.clone(), ConflictKind::MetaChanged, None);
+        }
+        meta
     }
 
     fn put(&mut self, path: &Path, meta: Meta, node: Node) -> Result<(), VolumeError> {
@@ -255,13 +267,45 @@ impl Merge<'_> {
     }
 }
 
-/// Mode and owner are taken from who changed them, the first side if both did; the later time.
-fn merged_meta(base: Option<Meta>, ours: Meta, theirs: Meta) -> Meta {
-    let kept =
-        base.is_some_and(|base| (base.mode, base.uid, base.gid) == (ours.mode, ours.uid, ours.gid));
-    let from = if kept { theirs } else { ours };
-    Meta {
-        mtime_ns: ours.mtime_ns.max(theirs.mtime_ns),
-        ..from
+/// Mode and owner, and each attribute, are taken from who changed them, the first side if both
+/// did; the later time. Returns too whether both had changed the same and not alike.
+fn merged_meta(base: Option<&Meta>, ours: &Meta, theirs: &Meta) -> (Meta, bool) {
+    let rights = |meta: &Meta| (meta.mode, meta.uid, meta.gid);
+    let (rights_are, mut clash) = three(base.map(rights), rights(ours), rights(theirs));
+    let map = |meta: &Meta| meta.attributes.iter().cloned().collect::<BTreeMap<_, _>>();
+    let (before, our_map, their_map) = (base.map(map).unwrap_or_default(), map(ours), map(theirs));
+    let names: BTreeSet<&Vec<u8>> = our_map.keys().chain(their_map.keys()).collect();
+    let mut attributes = Attributes::new();
+    for name in names {
+        let before = before.get(name);
+        let (value, clashes) = three(Some(before), our_map.get(name), their_map.get(name));
+        clash |= clashes;
+        attributes.extend(value.map(|value| (name.clone(), value.clone())));
+    }
+    if !xattr::are_valid(&attributes) {
+        // Together they are more than one file may have.
+        attributes.clone_from(&ours.attributes);
+        clash = true;
+    }
+    let (mode, uid, gid) = rights_are;
+    let mtime_ns = ours.mtime_ns.max(theirs.mtime_ns);
+    let meta = Meta {
+        mode,
+        uid,
+        gid,
+        mtime_ns,
+        attributes,
+    };
+    (meta, clash)
+}
+
+/// What comes of a value that both sides had from `base`, and whether both changed it.
+fn three<T: PartialEq>(base: Option<T>, ours: T, theirs: T) -> (T, bool) {
+    if ours == theirs || base.as_ref() == Some(&theirs) {
+        (ours, false)
+    } else if base.as_ref() == Some(&ours) {
+        (theirs, false)
+    } else {
+        (ours, true)
     }
 }

@@ -103,6 +103,7 @@ fn meta(mode: u32) -> Meta {
         uid: 0,
         gid: 0,
         mtime_ns: 5,
+        attributes: Vec::new(),
     }
 }
 
@@ -649,4 +650,120 @@ fn paths_have_one_meaning() {
     assert!(Path::parse("a/".repeat(300).as_bytes()).is_err());
     let odd = Name::new(b"a\x1b[31m\xff\\".to_vec()).unwrap();
     assert_eq!(odd.to_string(), "a\\u{1b}[31m\\xff\\\\");
+}
+
+fn with_attributes(mode: u32, attributes: &[(&str, &str)]) -> Meta {
+    let bytes =
+        |(name, value): &(&str, &str)| (name.as_bytes().to_vec(), value.as_bytes().to_vec());
+    Meta {
+        attributes: attributes.iter().map(bytes).collect(),
+        ..meta(mode)
+    }
+}
+
+#[test]
+fn attributes_have_one_encoding_and_bounds() {
+    let entry = |meta| Entry {
+        name: Name::new("f").unwrap(),
+        meta,
+        node: Node::Symlink(b"t".to_vec()),
+    };
+    let with = entry(with_attributes(0o644, &[("user.a", "1"), ("user.b", "")]));
+    let bytes = encode_tree([&with]);
+    assert_eq!(super::tree::parse_tree(&bytes).unwrap(), [with]);
+    // Without any it is what it was before there were any.
+    let without = encode_tree([&entry(meta(0o644))]);
+    assert_eq!(without[3], 2);
+    let mut none = without.clone();
+    none[3] |= 0x80;
+    none.push(0);
+    assert!(super::tree::parse_tree(&none).is_err());
+    for hostile in [
+        &[("user.b", "1"), ("user.a", "2")][..],
+        &[("user.a", "1"), ("user.a", "2")],
+        &[("security.capability", "1")],
+        &[("trusted.overlay.opaque", "y")],
+    ] {
+        let bytes = encode_tree([&entry(with_attributes(0o644, hostile))]);
+        assert!(super::tree::parse_tree(&bytes).is_err(), "{hostile:?}");
+    }
+}
+
+#[test]
+fn attributes_changed_apart_come_together_or_are_named() {
+    let mut bench = Bench::new();
+    let tree = |bench: &mut Bench, mode, attributes: &[(&str, &str)]| {
+        let meta = with_attributes(mode, attributes);
+        bench.write(|writer, reader| {
+            let trees = Trees::new(reader);
+            let content = Content::store(writer, b"same").unwrap();
+            let mut draft = Draft::empty();
+            draft
+                .put(trees, &path("f"), meta, Node::File(content))
+                .unwrap();
+            draft.store(writer).unwrap()
+        })
+    };
+    let base = tree(
+        &mut bench,
+        0o644,
+        &[("user.a", "0"), ("user.b", "0"), ("user.c", "0")],
+    );
+    let ours = tree(
+        &mut bench,
+        0o600,
+        &[("user.a", "1"), ("user.b", "0"), ("user.n", "x")],
+    );
+    let theirs = tree(
+        &mut bench,
+        0o644,
+        &[("user.a", "0"), ("user.b", "2"), ("user.c", "0")],
+    );
+    let of = |bench: &Bench, root: &Content| {
+        let reader = bench.reader();
+        Trees::new(&reader)
+            .find(root, &path("f"))
+            .unwrap()
+            .unwrap()
+            .meta
+    };
+    let merged = bench.merge(Some(&base), &ours, &theirs);
+    assert_eq!(merged.conflicts, []);
+    let expected = [("user.a", "1"), ("user.b", "2"), ("user.n", "x")];
+    assert_eq!(of(&bench, &merged.root), with_attributes(0o600, &expected));
+    // The same one, or the mode, changed by both: one stays, and it is said.
+    let other = tree(
+        &mut bench,
+        0o640,
+        &[("user.a", "9"), ("user.b", "0"), ("user.c", "0")],
+    );
+    let merged = bench.merge(Some(&base), &ours, &other);
+    assert_eq!(merged.conflicts.len(), 1);
+    assert_eq!(merged.conflicts[0].kind, ConflictKind::MetaChanged);
+    assert_eq!(of(&bench, &merged.root).mode, 0o600);
+}
+
+#[test]
+fn attributes_come_from_a_folder_and_go_to_one() {
+    let mut bench = Bench::new();
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::create_dir_all(from.join("d")).unwrap();
+    fs::write(from.join("d/f"), "x").unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    for at in ["d", "d/f"] {
+        if let Err(error) = rustix::fs::lsetxattr(from.join(at), "user.note", at.as_bytes(), flags)
+        {
+            eprintln!("skipped: attributes_come_from_a_folder_and_go_to_one: {error}");
+            return;
+        }
+    }
+    let root = bench.write(|writer, _| import(&from, writer, &mut |_| {}).unwrap().root);
+    let to = dir.path().join("to");
+    let reader = bench.reader();
+    export(Trees::new(&reader), &root, &to, &mut |_| {}).unwrap();
+    for at in ["d", "d/f"] {
+        let read = rhizome_guest::xattr::read(&to.join(at)).unwrap();
+        assert_eq!(read, [(b"user.note".to_vec(), at.as_bytes().to_vec())]);
+    }
 }

@@ -2,14 +2,18 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use rhizome_guest::xattr::{self, Attributes};
+
 use super::{
     Content, MAX_DEPTH, MAX_ENTRIES, MAX_TREE_BYTES, Malformed, VolumeError,
     codec::{Reader, Writer},
 };
-use crate::chunks::ChunkReader;
+use crate::chunks::ReadChunks;
 
 /// First byte of a directory's encoding.
 const TREE_VERSION: u8 = 1;
+/// Bit of an entry's kind: attributes follow it.
+const WITH_ATTRIBUTES: u8 = 0x80;
 /// Longest name, in bytes.
 const MAX_NAME: usize = 255;
 /// Longest target of a symbolic link, in bytes.
@@ -143,7 +147,7 @@ impl fmt::Display for Path {
 }
 
 /// What an entry has beside its bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
     /// Permission bits, at most `0o7777`.
     pub mode: u32,
@@ -153,6 +157,8 @@ pub struct Meta {
     pub gid: u32,
     /// Last change, in nanoseconds since 1970.
     pub mtime_ns: i64,
+    /// Extended attributes, those of users alone, in the order of their names.
+    pub attributes: Attributes,
 }
 
 /// What an entry is.
@@ -187,10 +193,16 @@ impl Entry {
         let len = u8::try_from(self.name.0.len()).expect("a name has at most 255 bytes");
         out.u8(len);
         out.raw(&self.name.0);
-        out.u8(match &self.node {
+        let kind = match &self.node {
             Node::File(_) => 0,
             Node::Dir(_) => 1,
             Node::Symlink(_) => 2,
+        };
+        let attributes = &self.meta.attributes;
+        out.u8(if attributes.is_empty() {
+            kind
+        } else {
+            kind | WITH_ATTRIBUTES
         });
         out.u16(u16::try_from(self.meta.mode & 0o7777).expect("twelve bits"));
         out.u32(self.meta.uid);
@@ -203,6 +215,15 @@ impl Entry {
                 out.raw(target);
             }
         }
+        if !attributes.is_empty() {
+            out.u8(u8::try_from(attributes.len()).expect("64 attributes at most"));
+        }
+        for (name, value) in attributes {
+            out.u8(u8::try_from(name.len()).expect("a name has at most 255 bytes"));
+            out.raw(name);
+            out.u16(u16::try_from(value.len()).expect("attributes have at most 16 KiB"));
+            out.raw(value);
+        }
     }
 
     fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -214,7 +235,7 @@ impl Entry {
         else {
             return Err(Malformed::Encoding);
         };
-        let node = match kind {
+        let node = match kind & !WITH_ATTRIBUTES {
             0 => Node::File(Content::decode(from)?),
             1 => Node::Dir(Content::decode(from)?),
             2 => {
@@ -230,14 +251,36 @@ impl Entry {
         if mode > 0o7777 {
             return Err(Malformed::Entry);
         }
+        let attributes = match kind & WITH_ATTRIBUTES {
+            0 => Attributes::new(),
+            _ => decode_attributes(from)?,
+        };
         let meta = Meta {
             mode: mode.into(),
             uid,
             gid,
             mtime_ns,
+            attributes,
         };
         Ok(Self { name, meta, node })
     }
+}
+
+fn decode_attributes(from: &mut Reader<'_>) -> Result<Attributes, Malformed> {
+    let count = from.u8().ok_or(Malformed::Encoding)?;
+    let mut attributes = Attributes::new();
+    for _ in 0..count {
+        let len = from.u8().ok_or(Malformed::Encoding)?;
+        let name = from.raw(len.into()).ok_or(Malformed::Encoding)?;
+        let len = from.u16().ok_or(Malformed::Encoding)?;
+        let value = from.raw(len.into()).ok_or(Malformed::Encoding)?;
+        attributes.push((name.to_vec(), value.to_vec()));
+    }
+    // Without any, the kind says so: there is one encoding for each entry.
+    if attributes.is_empty() || !xattr::are_valid(&attributes) {
+        return Err(Malformed::Entry);
+    }
+    Ok(attributes)
 }
 
 /// Writes a directory down. `entries` are in the order of their names.
@@ -270,19 +313,19 @@ pub(super) fn parse_tree(bytes: &[u8]) -> Result<Vec<Entry>, Malformed> {
 /// Reads the trees of a volume.
 #[derive(Debug, Clone, Copy)]
 pub struct Trees<'a> {
-    chunks: &'a ChunkReader,
+    chunks: &'a dyn ReadChunks,
 }
 
 impl<'a> Trees<'a> {
     /// Reads from `chunks`.
     #[must_use]
-    pub fn new(chunks: &'a ChunkReader) -> Self {
+    pub fn new(chunks: &'a dyn ReadChunks) -> Self {
         Self { chunks }
     }
 
     /// Returns where it reads from.
     #[must_use]
-    pub fn chunks(&self) -> &'a ChunkReader {
+    pub fn chunks(&self) -> &'a dyn ReadChunks {
         self.chunks
     }
 

@@ -34,7 +34,7 @@ pub struct Target {
     pub store: ChunkStore,
     /// The key to store under.
     pub key: StoreKey,
-    /// The packs of the tree that was attached.
+    /// The packs of the tree that was attached, here or on their way.
     pub base_packs: Vec<PackId>,
     /// Most bytes of changed files that are taken.
     pub max_bytes: u64,
@@ -194,7 +194,7 @@ async fn read_file(
 /// What becomes of the tree that was attached.
 struct Edit {
     base: Content,
-    chunks: std::sync::Arc<crate::chunks::ChunkReader>,
+    chunks: std::sync::Arc<dyn crate::chunks::ReadChunks>,
     changes: BTreeMap<Path, VolumeEntry>,
     contents: BTreeMap<Path, Content>,
     base_packs: Vec<PackId>,
@@ -270,7 +270,7 @@ fn store_all(store: &ChunkStore, key: &StoreKey, mut orders: mpsc::Receiver<Orde
 }
 
 fn finish(store: &ChunkStore, mut writer: crate::chunks::PackWriter, edit: Edit) -> Stored {
-    let trees = Trees::new(&edit.chunks);
+    let trees = Trees::new(&*edit.chunks);
     let mut draft = Draft::from_tree(trees, &edit.base)?;
     // In the order of paths: a directory comes before what is in it.
     for (path, entry) in edit.changes {
@@ -279,6 +279,12 @@ fn finish(store: &ChunkStore, mut writer: crate::chunks::PackWriter, edit: Edit)
             uid: entry.uid,
             gid: entry.gid,
             mtime_ns: entry.mtime_ns,
+            attributes: match entry.attributes {
+                Some(attributes) => attributes,
+                // One that was removed and made anew has none of the old.
+                None if entry.kind == VolumeKind::FreshDirectory => Vec::new(),
+                None => draft.attributes(trees, &path)?,
+            },
         };
         match entry.kind {
             VolumeKind::Gone => draft.remove(trees, &path)?,
@@ -299,6 +305,7 @@ fn finish(store: &ChunkStore, mut writer: crate::chunks::PackWriter, edit: Edit)
     packs.extend(edit.base_packs);
     packs.sort_unstable();
     packs.dedup();
-    store.pin(&edit.pin, &packs)?;
+    // Some of what was attached may still be on its way.
+    store.pin_ahead(&edit.pin, &packs)?;
     Ok((root, packs, stats))
 }

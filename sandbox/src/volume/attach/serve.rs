@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::AttachError;
 use crate::{
     channel::DoorStream,
-    chunks::ChunkReader,
+    chunks::ReadChunks,
     volume::{Content, Entry, Node, Path, Trees, VolumeError},
 };
 
@@ -47,7 +47,7 @@ impl Server {
     pub(super) async fn start(
         stream: DoorStream,
         root: Content,
-        chunks: Arc<ChunkReader>,
+        chunks: Arc<dyn ReadChunks>,
     ) -> Result<Self, AttachError> {
         let server = Self {
             stop: CancellationToken::new(),
@@ -146,7 +146,7 @@ async fn answer_all(
 /// The one tree that the guest may read.
 struct Library {
     root: Content,
-    chunks: Arc<ChunkReader>,
+    chunks: Arc<dyn ReadChunks>,
     dirs: std::sync::Mutex<VecDeque<(Path, Arc<Vec<Entry>>)>>,
 }
 
@@ -185,6 +185,10 @@ impl Library {
         for entry in &entries[from..] {
             let entry = told(entry);
             bytes += 64 + entry.path.len() + entry.target.len();
+            let attributes = entry.attributes.iter().flatten();
+            bytes += attributes
+                .map(|(name, value)| 8 + name.len() + value.len())
+                .sum::<usize>();
             listed.push(entry);
             if bytes > LIST_BYTES {
                 break;
@@ -207,7 +211,7 @@ impl Library {
             return Ok(None);
         };
         let len = len.min(MAX_VOLUME_READ) as usize;
-        let bytes = content.read(&self.chunks, offset, len)?;
+        let bytes = content.read(&*self.chunks, offset, len)?;
         Ok(Some(VolumeReply::Data(bytes)))
     }
 
@@ -222,7 +226,7 @@ impl Library {
                 return Ok(Some(entries));
             }
         }
-        let trees = Trees::new(&self.chunks);
+        let trees = Trees::new(&*self.chunks);
         let tree = match path.split() {
             None => self.root.clone(),
             Some((above, name)) => {
@@ -268,5 +272,6 @@ fn told(entry: &Entry) -> VolumeEntry {
         mtime_ns: entry.meta.mtime_ns,
         stamp: [0, 0],
         target,
+        attributes: Some(entry.meta.attributes.clone()),
     }
 }

@@ -93,6 +93,16 @@ pub(super) fn answer_one<S: Source>(
             })
         }
         Op::StatFs => Ok(kernel::stat_fs()),
+        Op::GetXattr { size, name } => tree.node(node).ok_or(Errno::NOENT).and_then(|entry| {
+            let mut all = entry.attributes.unwrap_or_default().into_iter();
+            let found = all.find(|(known, _)| *known == name);
+            kernel::xattr(found.ok_or(Errno::NODATA)?.1, size)
+        }),
+        Op::ListXattr { size } => tree.node(node).ok_or(Errno::NOENT).and_then(|entry| {
+            let names = entry.attributes.unwrap_or_default().into_iter();
+            let names = names.flat_map(|(name, _)| name.into_iter().chain([0]));
+            kernel::xattr(names.collect(), size)
+        }),
         Op::ReadDir { offset, size } => read_dir(tree, node, offset, size as usize),
         Op::Change => Err(Errno::ROFS),
         Op::Other => Err(Errno::NOSYS),

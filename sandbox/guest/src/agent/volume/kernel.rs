@@ -45,6 +45,15 @@ pub(super) enum Op {
         max_readahead: u32,
         flags: u32,
     },
+    /// Room for the value; 0 asks how long it is.
+    GetXattr {
+        size: u32,
+        name: Vec<u8>,
+    },
+    /// Room for the names; 0 asks how long they are.
+    ListXattr {
+        size: u32,
+    },
     Destroy,
     Interrupt,
     /// Anything that changes something.
@@ -85,6 +94,17 @@ impl Request {
                 size: u32_at(body, 16)?,
             },
             17 => Op::StatFs,
+            22 => {
+                let name = body.get(8..)?;
+                let end = name.iter().position(|byte| *byte == 0)?;
+                Op::GetXattr {
+                    size: u32_at(body, 0)?,
+                    name: name[..end].to_vec(),
+                }
+            }
+            23 => Op::ListXattr {
+                size: u32_at(body, 0)?,
+            },
             26 => Op::Init {
                 major: u32_at(body, 0)?,
                 max_readahead: u32_at(body, 8)?,
@@ -188,6 +208,20 @@ pub(super) fn stat_fs() -> Vec<u8> {
     out.u32(4096);
     out.zeros(28);
     out.0
+}
+
+/// The answer to GETXATTR and LISTXATTR: `bytes`, or how many they are if there is room for none.
+pub(super) fn xattr(bytes: Vec<u8>, size: u32) -> Result<Vec<u8>, rustix::io::Errno> {
+    if size == 0 {
+        let mut out = Out::default();
+        out.u32(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+        out.u32(0);
+        return Ok(out.0);
+    }
+    if bytes.len() > size as usize {
+        return Err(rustix::io::Errno::RANGE);
+    }
+    Ok(bytes)
 }
 
 /// Adds an entry to the answer to READDIR, if it fits. `next` is where the one after it is.

@@ -75,20 +75,16 @@ impl Mounts {
         private_dir(&lower)?;
         self.mount_fuse(remote, &lower)?;
         let disk = Path::new(DISK);
+        let link = self.place.join("changes");
         let room = if disk.is_dir() {
-            disk.join("volumes").join(name)
+            let room = disk.join("volumes").join(name);
+            symlink(&room, &link)?;
+            room
         } else {
             // A guest without a disk keeps all in memory.
-            self.place.join("changes")
+            link
         };
-        if room.exists() {
-            fs::remove_dir_all(&room)?;
-        }
-        private_dir(&room)?;
-        self.changes = Some(room.clone());
-        for (part, mode) in [("upper", 0o755), ("work", 0o700)] {
-            fs::DirBuilder::new().mode(mode).create(room.join(part))?;
-        }
+        make_room(&room, &open.base)?;
         symlink(room.join("upper"), self.place.join("upper"))?;
         // Without redirects and the like, the upper directory says all by itself.
         let options = format!(
@@ -108,6 +104,8 @@ impl Mounts {
         )
         .map_err(|error| because("overlay", error))?;
         self.mounted.push(target.to_owned());
+        // Only now: what was kept from before stays if it cannot be mounted this time.
+        self.changes = Some(room);
         Ok(())
     }
 
@@ -157,6 +155,24 @@ impl Mounts {
         }
         Ok(())
     }
+}
+
+/// Makes the directories for changes to the tree `base`. Those that lie there from before the
+/// guest was stopped are kept if they are changes to the same tree, with their mark.
+fn make_room(room: &Path, base: &[u8; 32]) -> io::Result<()> {
+    let of = room.join("base");
+    if fs::read(&of).is_ok_and(|kept| kept == base) {
+        return Ok(());
+    }
+    if room.exists() {
+        fs::remove_dir_all(room)?;
+    }
+    private_dir(room)?;
+    for (part, mode) in [("upper", 0o755), ("work", 0o700)] {
+        fs::DirBuilder::new().mode(mode).create(room.join(part))?;
+    }
+    // Last: without it the rest counts as nothing.
+    fs::write(of, base)
 }
 
 fn private_dir(path: &Path) -> io::Result<()> {

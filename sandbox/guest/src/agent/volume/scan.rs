@@ -9,7 +9,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rhizome_guest::wire::{Kind, MAX_PAYLOAD, Payload, VolumeEntry, VolumeKind};
+use rhizome_guest::{
+    wire::{Kind, MAX_PAYLOAD, Payload, VolumeEntry, VolumeKind},
+    xattr,
+};
 
 use super::super::stream::Stream;
 
@@ -20,7 +23,8 @@ const BATCH_BYTES: usize = MAX_PAYLOAD / 2;
 pub(super) fn send(upper: &Path, stream: &Stream) -> io::Result<bool> {
     let mut batch = Vec::new();
     let mut alive = true;
-    walk(upper, &mut |entry| {
+    let attributes = has_attributes(upper);
+    walk(upper, attributes, &mut |entry| {
         let bytes = entry.to_payload();
         if batch.len() + bytes.len() > BATCH_BYTES && !batch.is_empty() {
             alive = stream.send_whole(Kind::VolumeEntries, &batch);
@@ -33,7 +37,11 @@ pub(super) fn send(upper: &Path, stream: &Stream) -> io::Result<bool> {
 }
 
 /// Visits every change until `visit` returns false.
-pub(super) fn walk(upper: &Path, visit: &mut dyn FnMut(&VolumeEntry) -> bool) -> io::Result<()> {
+pub(super) fn walk(
+    upper: &Path,
+    attributes: bool,
+    visit: &mut dyn FnMut(&VolumeEntry) -> bool,
+) -> io::Result<()> {
     let mut left: Vec<PathBuf> = vec![PathBuf::new()];
     while let Some(dir) = left.pop() {
         let read = match fs::read_dir(upper.join(&dir)) {
@@ -50,7 +58,7 @@ pub(super) fn walk(upper: &Path, visit: &mut dyn FnMut(&VolumeEntry) -> bool) ->
                 Err(error) => return Err(error),
             };
             let path = dir.join(found.file_name());
-            if !visit(&entry(&found.path(), &path, &meta)?) {
+            if !visit(&entry(&found.path(), &path, &meta, attributes)?) {
                 return Ok(());
             }
             if meta.is_dir() {
@@ -61,7 +69,12 @@ pub(super) fn walk(upper: &Path, visit: &mut dyn FnMut(&VolumeEntry) -> bool) ->
     Ok(())
 }
 
-fn entry(host: &Path, path: &Path, meta: &fs::Metadata) -> io::Result<VolumeEntry> {
+fn entry(
+    host: &Path,
+    path: &Path,
+    meta: &fs::Metadata,
+    attributes: bool,
+) -> io::Result<VolumeEntry> {
     let kind = meta.file_type();
     let mut target = Vec::new();
     let kind = if kind.is_file() {
@@ -84,6 +97,20 @@ fn entry(host: &Path, path: &Path, meta: &fs::Metadata) -> io::Result<VolumeEntr
     } else {
         VolumeKind::Other
     };
+    let attributes = match kind {
+        _ if !attributes => None,
+        VolumeKind::File | VolumeKind::Directory | VolumeKind::FreshDirectory => {
+            match xattr::read(host) {
+                Ok(attributes) => Some(attributes),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => {
+                    let message = format!("attributes of `{}`: {error}", path.display());
+                    return Err(io::Error::new(error.kind(), message));
+                }
+            }
+        }
+        _ => Some(Vec::new()),
+    };
     let nanos = |seconds: i64, nanos: i64| seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos);
     Ok(VolumeEntry {
         path: path.as_os_str().as_bytes().to_vec(),
@@ -98,7 +125,21 @@ fn entry(host: &Path, path: &Path, meta: &fs::Metadata) -> io::Result<VolumeEntr
             nanos(meta.ctime(), meta.ctime_nsec()).cast_unsigned(),
         ],
         target,
+        attributes,
     })
+}
+
+/// Whether the attributes of users can be set where the changes lie: the kernel drops what a file
+/// had of them when it copies the file to a file system that has none.
+pub(super) fn has_attributes(upper: &Path) -> bool {
+    let probe = "user.rhizome.probe";
+    let flags = rustix::fs::XattrFlags::empty();
+    let can = rustix::fs::lsetxattr(upper, probe, b"", flags).is_ok();
+    if can {
+        // The root of a volume has no attributes, so one that stays is seen by nobody.
+        let _ = rustix::fs::lremovexattr(upper, probe);
+    }
+    can
 }
 
 /// Whether a directory hides all that the one below it holds.

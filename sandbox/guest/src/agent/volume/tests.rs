@@ -34,6 +34,14 @@ fn entry(name: &str, kind: VolumeKind, size: u64) -> VolumeEntry {
         } else {
             Vec::new()
         },
+        attributes: Some(if kind == VolumeKind::File {
+            vec![
+                (b"user.a".to_vec(), b"one".to_vec()),
+                (b"user.b".to_vec(), Vec::new()),
+            ]
+        } else {
+            Vec::new()
+        }),
     }
 }
 
@@ -104,6 +112,20 @@ fn the_kernel_finds_reads_and_forgets() {
         [at(8), at(32), at(52), at(60), at(64), at(68), at(72)],
         [5, 1, 500_000_001, 0o100_640, 1, 7, 8]
     );
+    let get = |size, name: &str| {
+        let name = name.into();
+        ask(&tree, file, Op::GetXattr { size, name })
+    };
+    assert_eq!(get(8, "user.a").unwrap(), b"one");
+    assert_eq!(get(0, "user.a").unwrap(), [3, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(get(8, "user.b").unwrap(), b"");
+    assert_eq!(get(2, "user.a"), Err(Errno::RANGE));
+    assert_eq!(get(8, "user.c"), Err(Errno::NODATA));
+    let list = |node, size| ask(&tree, node, Op::ListXattr { size });
+    assert_eq!(list(file, 64).unwrap(), b"user.a\0user.b\0");
+    assert_eq!(list(file, 0).unwrap()[0], 14);
+    assert_eq!(list(file, 13), Err(Errno::RANGE));
+    assert_eq!(list(ROOT, 64).unwrap(), b"");
     assert_eq!(ask(&tree, ROOT, Op::Change), Err(Errno::ROFS));
     assert_eq!(ask(&tree, ROOT, Op::Other), Err(Errno::NOSYS));
     assert_eq!(ask(&tree, ROOT, Op::StatFs).unwrap().len(), 80);
@@ -195,7 +217,7 @@ fn a_walk_names_what_was_changed() {
     symlink("there", dir.join("l")).unwrap();
     let mut seen = BTreeMap::new();
     let mut order = Vec::new();
-    scan::walk(&dir, &mut |entry| {
+    scan::walk(&dir, false, &mut |entry| {
         let path = String::from_utf8(entry.path.clone()).unwrap();
         order.push(path.clone());
         seen.insert(path, entry.clone());
@@ -211,12 +233,12 @@ fn a_walk_names_what_was_changed() {
     assert_eq!(seen["l"].target, b"there");
     // A walk that is told to stop does.
     let mut count = 0;
-    scan::walk(&dir, &mut |_| {
+    scan::walk(&dir, false, &mut |_| {
         count += 1;
         false
     })
     .unwrap();
     assert_eq!(count, 1);
-    scan::walk(Path::new("/nowhere/at/all"), &mut |_| true).unwrap();
+    scan::walk(Path::new("/nowhere/at/all"), false, &mut |_| true).unwrap();
     fs::remove_dir_all(dir).unwrap();
 }

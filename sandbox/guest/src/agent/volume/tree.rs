@@ -64,6 +64,7 @@ impl<S: Source> Tree<S> {
                 mtime_ns: 0,
                 stamp: [0, 0],
                 target: Vec::new(),
+                attributes: None,
             },
             lookups: 1,
         };

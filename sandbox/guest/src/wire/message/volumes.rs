@@ -1,12 +1,18 @@
 //! Volumes: directory trees that the node serves and the guest mounts.
 
 use super::{MAX_PATH, MAX_TEXT, Payload, clip};
-use crate::wire::{Decoder, Encoder, WireError};
+use crate::{
+    wire::{Decoder, Encoder, WireError},
+    xattr::{self, Attributes},
+};
 
 /// Longest question or answer of a volume's stream, in bytes.
 pub const MAX_VOLUME_MESSAGE: usize = 2 * 1024 * 1024;
 /// Most bytes that a guest may ask for at once.
 pub const MAX_VOLUME_READ: u32 = 1024 * 1024;
+
+/// In the place of the number of attributes: there cannot be any.
+const NO_ATTRIBUTES: u16 = u16::MAX;
 
 /// Attaches a volume, or serves one that is attached already and lost its stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,6 +134,9 @@ pub struct VolumeEntry {
     pub stamp: [u64; 2],
     /// Where a symbolic link leads; otherwise empty.
     pub target: Vec<u8>,
+    /// Extended attributes, those of users alone; of a change, `None` where the changes lie on a
+    /// file system that has none: then they are what they were.
+    pub attributes: Option<Attributes>,
 }
 
 impl Payload for VolumeEntry {
@@ -142,6 +151,14 @@ impl Payload for VolumeEntry {
         out.u64(self.stamp[0]);
         out.u64(self.stamp[1]);
         out.bytes(&self.target);
+        let Some(attributes) = &self.attributes else {
+            return out.u16(NO_ATTRIBUTES);
+        };
+        out.u16(u16::try_from(attributes.len()).unwrap_or(u16::MAX));
+        for (name, value) in attributes {
+            out.bytes(name);
+            out.bytes(value);
+        }
     }
 
     fn decode(from: &mut Decoder<'_>) -> Result<Self, WireError> {
@@ -159,7 +176,7 @@ impl Payload for VolumeEntry {
         if mode > 0o7777 {
             return Err(WireError::Invalid { field: "mode" });
         }
-        Ok(Self {
+        let mut entry = Self {
             path,
             kind,
             mode,
@@ -169,7 +186,25 @@ impl Payload for VolumeEntry {
             mtime_ns: from.u64()?.cast_signed(),
             stamp: [from.u64()?, from.u64()?],
             target: from.os_bytes(MAX_PATH, "target")?,
-        })
+            attributes: None,
+        };
+        let count = from.u16()?;
+        if count == NO_ATTRIBUTES {
+            return Ok(entry);
+        }
+        let mut attributes = Attributes::new();
+        for _ in 0..count {
+            let name = from.os_bytes(xattr::MAX_NAME, "attribute")?;
+            let value = from.bytes(xattr::MAX_BYTES, "attribute")?.to_vec();
+            attributes.push((name, value));
+        }
+        if !xattr::are_valid(&attributes) {
+            return Err(WireError::Invalid {
+                field: "attributes",
+            });
+        }
+        entry.attributes = Some(attributes);
+        Ok(entry)
     }
 }
 
