@@ -39,6 +39,47 @@ impl Host {
     }
 }
 
+impl Host {
+    /// Cuts this host off from all others: nftables drops what comes and what goes.
+    ///
+    /// # Errors
+    /// [`LabError`] if the host shares its network with others, or nftables is not there.
+    pub fn cut(&self) -> Result<(), LabError> {
+        let chain = |hook: &str| {
+            format!(
+                "add chain inet cut {hook} {{ type filter hook {hook} priority 0 ; policy drop ; }}"
+            )
+        };
+        let rules = [
+            "add table inet cut".to_owned(),
+            chain("input"),
+            chain("output"),
+            "add rule inet cut input iif lo accept".to_owned(),
+            "add rule inet cut output oif lo accept".to_owned(),
+        ];
+        self.nft(&rules.join("\n"))
+    }
+
+    /// Undoes [`Self::cut`].
+    ///
+    /// # Errors
+    /// As [`Self::cut`], also if the host was not cut off.
+    pub fn mend(&self) -> Result<(), LabError> {
+        self.nft("delete table inet cut")
+    }
+
+    fn nft(&self, rules: &str) -> Result<(), LabError> {
+        if self.namespace.is_none() {
+            return Err(LabError::Failed {
+                command: format!("nft {rules}"),
+                status: "not run".to_owned(),
+                stderr: "the host has no network of its own".to_owned(),
+            });
+        }
+        run(self.command(Path::new("nft")).arg(rules)).map(drop)
+    }
+}
+
 /// A set of hosts that can reach each other; dropped, it takes its namespaces with it.
 #[derive(Debug)]
 pub struct Hosts {
