@@ -17,5 +17,6 @@ pub(crate) mod routes;
 pub(crate) mod sandbox_routes;
 pub(crate) mod serve;
 mod usage_routes;
+mod volume_routes;
 
 pub(crate) use self::exec_pump::end_of;

@@ -14,7 +14,7 @@ use self::{
     client::Client,
     commands::{
         agent, audit, context, daemon, image, invite, memory, mesh, node, quota, resume, runtime,
-        sandbox, secret, snapshot, space, usage,
+        sandbox, secret, snapshot, space, usage, volume,
     },
     failure::Failure,
     ui::Ui,
@@ -114,6 +114,9 @@ Without a daemon nobody heeds leases: before removing a node for good, use `--sa
     /// Keep secrets that sandboxes use without seeing them
     #[command(subcommand)]
     Secret(secret::Verb),
+    /// Keep directory trees that outlive every sandbox
+    #[command(subcommand)]
+    Volume(volume::Verb),
     /// Build, import, show and remove sandbox images
     #[command(subcommand)]
     Image(image::Verb),
@@ -210,6 +213,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Usage(args) => usage::run(context, args).await,
         Command::Quota(verb) => quota::run(context, verb).await,
         Command::Secret(verb) => secret::run(context, verb).await,
+        Command::Volume(verb) => volume::run(context, verb).await,
         Command::Image(verb) => image::run(context, verb).await,
         Command::Runtime(verb) => runtime::run(context, verb).await,
         Command::Config(ConfigVerb::Show) => daemon::config_show(context).await,

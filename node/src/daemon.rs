@@ -23,6 +23,7 @@ mod pool;
 pub(crate) mod runtime;
 pub(crate) mod sandbox;
 mod status;
+pub(crate) mod volume;
 
 use std::{
     error::Error,
@@ -159,6 +160,7 @@ impl Daemon {
                 .spawn(network::note_denials(Arc::clone(&node), events));
         }
         node.tasks.spawn(remote::sweep::sweep(Arc::clone(&node)));
+        node.tasks.spawn(volume::keep_volumes(Arc::clone(&node)));
         if let Some(doors) = doors {
             node.tasks
                 .spawn(door::serve_doors(Arc::clone(&node), doors));

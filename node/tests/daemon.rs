@@ -26,3 +26,5 @@ mod sandbox;
 mod support;
 #[path = "daemon/usage.rs"]
 mod usage;
+#[path = "daemon/volume.rs"]
+mod volume;

@@ -34,6 +34,7 @@ use super::{
         runtime::{Runtime, RuntimeDifferences, Runtimes},
     },
     usage_routes,
+    volume_routes,
 };
 use crate::{
     control::audit::layer,
@@ -57,6 +58,7 @@ fn own_routes(node: Arc<Node>) -> Router {
     let routes = shared()
         .merge(sandbox_routes::routes())
         .merge(lifecycle_routes::routes())
+        .merge(volume_routes::owner_routes())
         .merge(exec_routes::routes())
         .merge(network_routes::routes())
         .merge(network_routes::secret_routes())
@@ -106,6 +108,7 @@ pub(crate) fn peer(node: Arc<Node>, caller: Caller) -> Router {
         .merge(exec_routes::routes())
         .merge(lifecycle_routes::sandbox_routes())
         .merge(network_routes::routes())
+        .merge(volume_routes::peer_routes())
         .merge(remote::routes::peer_routes())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)

@@ -5,7 +5,7 @@
 //! `--json` carries a `schema` number. Fields are added freely; a renamed or removed field
 //! needs a new number (`docs/api.md`).
 //!
-//! One module per noun: [`memory`], [`context`], [`mesh`], [`sandbox`], [`node`], [`remote`]; what they share is
+//! One module per noun: [`memory`], [`context`], [`mesh`], [`sandbox`], [`node`], [`remote`], [`volume`]; what they share is
 //! here.
 use std::fmt;
 
@@ -24,6 +24,7 @@ pub mod remote;
 pub mod runtime;
 pub mod sandbox;
 pub mod usage;
+pub mod volume;
 
 /// The schema number of this release's objects.
 pub const SCHEMA: u32 = 1;

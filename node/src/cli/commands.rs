@@ -17,6 +17,7 @@ pub(super) mod secret;
 pub(super) mod snapshot;
 pub(super) mod space;
 pub(super) mod usage;
+pub(super) mod volume;
 
 use futures::{Stream, StreamExt};
 use serde::de::DeserializeOwned;

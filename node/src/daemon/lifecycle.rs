@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use rhizome_memory::now_ms;
 use rhizome_sandbox::{
-    ForkOptions, OnShutdown, Progress as SandboxProgress, ResumeOptions, SandboxError, SandboxInfo,
-    SnapshotInfo, SnapshotOptions, SnapshotRef,
+    ForkOptions, OnShutdown, Progress as SandboxProgress, ResumeOptions, SandboxError, SandboxId,
+    SandboxInfo, SnapshotInfo, SnapshotOptions, SnapshotRef,
     chunks::StoreKey,
     life::{Lease, LeaseEnd, LeaseOwner},
     silent,
@@ -29,6 +29,9 @@ use crate::{
 
 /// Copies of one request when it does not say how many.
 const DEFAULT_COPIES: usize = 1;
+/// How long an action waits for what a sandbox changed in volumes to be stored.
+const KEEP_CHANGES: Duration = Duration::from_secs(600);
+
 /// What may be asked of a sandbox that takes no more than a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
@@ -83,11 +86,19 @@ impl Node {
     ) -> Result<SandboxCreated, ApiError> {
         let id = self.find_sandbox(wanted)?.id;
         let sandboxes = self.sandboxes()?;
+        if verb == Verb::Stop {
+            // What is not a version yet stays on its disk, which is here alone.
+            self.keep_changes(&id, "before it was stopped", &silent())
+                .await;
+        }
         let done = match verb {
             Verb::Pause => sandboxes.pause(&id).await,
             Verb::Unpause => sandboxes.unpause(&id).await,
             Verb::Stop => sandboxes.stop(&id).await,
         };
+        if verb == Verb::Unpause && done.is_ok() {
+            self.reopen_volumes(&id).await;
+        }
         self.shown(done)
     }
 
@@ -98,7 +109,11 @@ impl Node {
         progress: SandboxProgress,
     ) -> Result<SandboxCreated, ApiError> {
         let id = self.find_sandbox(wanted)?.id;
-        self.shown(self.sandboxes()?.start(&id, progress).await)
+        let started = self.sandboxes()?.start(&id, progress).await;
+        if started.is_ok() {
+            self.reopen_volumes(&id).await;
+        }
+        self.shown(started)
     }
 
     /// Writes a sandbox down; it goes on.
@@ -128,6 +143,8 @@ impl Node {
     ) -> Result<SnapshotTaken, ApiError> {
         let info = self.find_sandbox(wanted)?;
         let options = self.snapshot_options(&info, &body.hook, body.deadline_ms)?;
+        self.keep_changes(&info.id, "before it slept", &progress)
+            .await;
         let taken = self
             .sandboxes()?
             .hibernate(&info.id, options, Arc::clone(&progress))
@@ -135,6 +152,19 @@ impl Node {
             .map_err(|error| fail::sandbox(&error))?;
         self.snapshot_taken(&info, &taken, true, &body, &progress)
             .await
+    }
+
+    /// Makes versions of what a sandbox changed in volumes, before it sleeps or ends. What cannot
+    /// be one (the sandbox may be paused) is lost no more than the rest of the sandbox.
+    async fn keep_changes(&self, sandbox: &SandboxId, why: &str, progress: &SandboxProgress) {
+        let kept = self.checkpoint_volumes(sandbox, why, progress);
+        match tokio::time::timeout(KEEP_CHANGES, kept).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                warn!(%sandbox, %error, "its volumes have no new version");
+            }
+            Err(_) => warn!(%sandbox, "its volumes have no new version in time"),
+        }
     }
 
     /// The one place that every snapshot comes through once it is durable here: other nodes keep it
@@ -416,6 +446,7 @@ impl Node {
     ) -> Result<SandboxCreated, ApiError> {
         if let Ok(info) = &done {
             self.announce_runtime(info).await;
+            self.reopen_volumes(&info.id).await;
         }
         self.shown(done)
     }
@@ -536,7 +567,12 @@ pub(crate) async fn end_leases(node: Arc<Node>) {
         tasks.spawn(async move {
             let wanted = id.to_string();
             let ended = match then {
-                LeaseEnd::Kill => node.kill_sandbox(&wanted).await,
+                LeaseEnd::Kill => {
+                    // Nobody is there to say that what it made is not worth keeping.
+                    node.keep_changes(&id, "before its lease ended", &silent())
+                        .await;
+                    node.kill_sandbox(&wanted).await
+                }
                 LeaseEnd::Hibernate => node
                     .hibernate_sandbox(&wanted, SnapshotBody::default(), silent())
                     .await

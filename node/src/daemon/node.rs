@@ -9,7 +9,7 @@ use rhizome_sandbox::Sandboxes;
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{fail, lifecycle::OnDown, runtime::Runtimes};
+use super::{fail, lifecycle::OnDown, runtime::Runtimes, volume::Volumes};
 use crate::{
     agents::{AgentKeys, LocalAgent},
     config::Config,
@@ -41,6 +41,7 @@ pub(crate) struct Node {
     pub(crate) facts: FactsCache,
     pub(crate) claims: Claims,
     pub(crate) turns: Turns,
+    pub(crate) volumes: Volumes,
     pub(crate) host_fingerprint: Hash,
     pub(crate) runtimes: Arc<Runtimes>,
     on_down: Mutex<OnDown>,
@@ -84,6 +85,7 @@ impl Node {
             facts: FactsCache::default(),
             claims: Claims::default(),
             turns: Turns::default(),
+            volumes: Volumes::default(),
             host_fingerprint: host_fingerprint(),
             runtimes: Arc::default(),
             on_down: Mutex::default(),

@@ -37,8 +37,8 @@ pub(crate) fn need<'a>(method: &Method, path: &'a str) -> Need<'a> {
         ["images"] if is(&Method::GET) => Need::Member,
         ["resume"] if is(&Method::POST) => Need::Body,
         ["remote", "facts"] if is(&Method::GET) => Need::Member,
-        ["remote", "image" | "offer"] if is(&Method::POST) => Need::Member,
-        ["remote", "hold" | "claim"] if is(&Method::POST) => Need::Body,
+        ["remote", "image" | "offer" | "pack-chunks"] if is(&Method::POST) => Need::Member,
+        ["remote", "hold" | "claim" | "volume"] if is(&Method::POST) => Need::Body,
         _ => Need::Never,
     }
 }

@@ -117,7 +117,7 @@ impl Claims {
         Ok(())
     }
 
-    fn give_back(&self, sandbox: &SandboxId, by: &NodeId) {
+    pub(crate) fn give_back(&self, sandbox: &SandboxId, by: &NodeId) {
         let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if claims.get(sandbox).is_some_and(|claim| claim.by == *by) {
             claims.remove(sandbox);
@@ -350,7 +350,8 @@ impl Node {
         self.decide(peer, &body).await
     }
 
-    async fn decide(&self, by: &NodeId, body: &ClaimBody) -> Result<Claimed, ApiError> {
+    /// Decides a claim, of this node's own or of another.
+    pub(crate) async fn decide(&self, by: &NodeId, body: &ClaimBody) -> Result<Claimed, ApiError> {
         let (space, sandbox, record) = parse(body)?;
         let me = self.name();
         if *by != self.id() && self.runs(&sandbox) {
@@ -429,6 +430,7 @@ impl Node {
             return Err(ApiError::new(StatusCode::CONFLICT, "bad_record", message));
         }
         self.announce_runtime(&info).await;
+        notes.extend(self.reopen_volumes(&info.id).await);
         if let Err(error) = self
             .record_change(found.space, record, Rest::Awake, agent)
             .await

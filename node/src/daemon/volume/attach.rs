@@ -1,0 +1,808 @@
+//! Volumes in the sandboxes of this node.
+//!
+//! That a volume is attached is written in the memory of its space, with a lease; whichever node
+//! runs the sandbox serves it. After a restart of the daemon, or when the sandbox wakes on another
+//! node, the keeper finds the record and the guest goes on where it was.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+use axum::http::StatusCode;
+use futures::FutureExt;
+use rhizome_identity::{Hash, NodeId, Role};
+use rhizome_memory::FragmentId;
+use rhizome_sandbox::{
+    Progress, SandboxId, SandboxInfo, SandboxState,
+    channel::GuestChannel,
+    chunks::ReadChunks,
+    life::Phase,
+    silent,
+    volume::{
+        Content,
+        attach::{AttachError, Attachment, Mount, Target},
+    },
+};
+use tokio_util::sync::DropGuard;
+
+use super::{
+    AttachedRecord, Known, Node, Record, VolumeId, arriving::Arriving, commit::New, fail, now_ms,
+};
+use crate::{
+    api::types::{
+        SCHEMA,
+        remote::{ClaimBody, Claimed},
+        volume::{
+            VolumeAttachBody, VolumeCheckpointBody, VolumeCommitted, VolumeDetachBody, VolumeShown,
+        },
+    },
+    daemon::{caller::Caller, sandbox::Bound},
+    error::ApiError,
+    remote::placement::rendezvous,
+};
+
+/// For how long a writer is alone without saying so again.
+const LEASE_MS: u64 = 30 * 60 * 1_000;
+/// How often it says so.
+const RENEW_MS: u64 = 10 * 60 * 1_000;
+/// How long until everybody who is connected has heard who writes, and no claim is needed.
+const CLAIM_FOR: Duration = Duration::from_secs(20);
+/// How long the node that decides may take.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most nodes that are asked to decide, one after the other.
+const MAX_ARBITERS: usize = 5;
+/// How often the keeper looks.
+const LOOK: Duration = Duration::from_secs(2);
+/// How often it looks for attachments that nobody serves, while sandboxes run.
+const LOOK_FOR_LOST: Duration = Duration::from_secs(10);
+/// How long a wake-up waits for the volumes of what it wakes.
+const REOPEN: Duration = Duration::from_secs(20);
+/// Shortest time between checkpoints.
+const MIN_EVERY_SECS: u64 = 5;
+/// Most bytes of changed files in one checkpoint.
+const MAX_BYTES: u64 = 256 << 30;
+
+/// The volumes that this node serves.
+#[derive(Debug, Default)]
+pub(crate) struct Volumes {
+    live: Mutex<BTreeMap<(SandboxId, VolumeId), Arc<Live>>>,
+    /// Held while a volume is attached or detached.
+    changing: tokio::sync::Mutex<()>,
+    /// Whose they are; set when the daemon starts to keep them.
+    node: OnceLock<Weak<Node>>,
+}
+
+/// A volume that is served.
+#[derive(Debug)]
+struct Live {
+    space: rhizome_identity::SpaceId,
+    attachment: Attachment,
+    /// The epoch of the key that the base is under.
+    epoch: u32,
+    base_packs: Vec<rhizome_sandbox::chunks::PackId>,
+    arriving: Arc<Arriving>,
+    _fetching: DropGuard,
+    /// Held while a checkpoint is taken.
+    state: tokio::sync::Mutex<State>,
+    due: Mutex<Instant>,
+    /// Who granted that this one writes, until others have heard of it.
+    claim: Mutex<Option<NodeId>>,
+}
+
+#[derive(Debug)]
+struct State {
+    record: AttachedRecord,
+    /// The tree of the newest version of ours: what equals it is no new one.
+    root: Content,
+}
+
+impl Volumes {
+    fn live(&self) -> std::sync::MutexGuard<'_, BTreeMap<(SandboxId, VolumeId), Arc<Live>>> {
+        // Every section leaves it whole.
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn serves(&self, sandbox: &SandboxId, volume: &VolumeId) -> bool {
+        self.live().contains_key(&(*sandbox, *volume))
+    }
+
+    fn all(&self) -> Vec<Arc<Live>> {
+        self.live().values().cloned().collect()
+    }
+
+    /// Returns how many packs a volume has that is served, and how many of them are here.
+    pub(super) fn progress(
+        &self,
+        sandbox: &SandboxId,
+        volume: &VolumeId,
+    ) -> Option<(usize, usize)> {
+        let live = self.live().get(&(*sandbox, *volume)).cloned()?;
+        Some(live.arriving.progress())
+    }
+
+    /// Lets go of what is served no more: the guest, or the channel to it, is gone.
+    fn drop_ended(&self) {
+        let mut live = self.live();
+        live.retain(|_, live| live.attachment.ended().now_or_never().is_none());
+    }
+}
+
+impl Node {
+    /// Attaches a volume to a sandbox of this node.
+    pub(crate) async fn attach_volume(
+        self: Arc<Self>,
+        wanted: String,
+        body: VolumeAttachBody,
+        progress: Progress,
+    ) -> Result<VolumeShown, ApiError> {
+        let _one_at_a_time = self.volumes.changing.lock().await;
+        let known = self.find_volume(&Caller::Owner, &wanted).await?;
+        let info = self.find_sandbox(&body.sandbox)?;
+        self.belongs(&known, &info)?;
+        if body.every_secs != 0 && body.every_secs < MIN_EVERY_SECS {
+            let message = format!("checkpoints are at least {MIN_EVERY_SECS} s apart");
+            return Err(ApiError::bad_request(message));
+        }
+        if !body.read_only && !body.force {
+            self.free_to_write(&known, &info)?;
+        }
+        let version = known.choose(body.version.as_deref(), body.newest)?;
+        let record = AttachedRecord {
+            volume: known.volume.volume,
+            sandbox: info.id,
+            node: self.id(),
+            path: body.path,
+            writable: !body.read_only,
+            base: version.version,
+            last: None,
+            every_secs: body.every_secs,
+            until_ms: now_ms() + LEASE_MS,
+            attached: true,
+        };
+        if self.volumes.serves(&info.id, &record.volume) {
+            let message = format!(
+                "the volume `{}` is attached there already",
+                known.volume.name
+            );
+            return Err(ApiError::new(StatusCode::CONFLICT, "attached", message));
+        }
+        let claim = match record.writable && !body.force {
+            true => self.claim_to_write(&known).await?,
+            false => None,
+        };
+        let served = self.serve_volume(&known, record, &progress).await;
+        let record = match served {
+            Ok(record) => record,
+            Err(error) => {
+                self.give_back_claim(&known, claim).await;
+                return Err(error);
+            }
+        };
+        let mut known = known;
+        known.attached.retain(|old| old.sandbox != record.sandbox);
+        known.attached.push(record.clone());
+        let published = self
+            .publish_volume(known.space, &Record::Attached(record.clone()))
+            .await;
+        if let Some(live) = self.volumes.live().get(&(record.sandbox, record.volume)) {
+            *live.claim.lock().unwrap_or_else(PoisonError::into_inner) = claim;
+        }
+        if let Err(error) = published {
+            // Nobody would serve it after a restart: rather not at all.
+            let gone = self.volumes.live().remove(&(record.sandbox, record.volume));
+            let channel = self.guest_of(&record.sandbox).await;
+            if let (Some(live), Ok(channel)) = (gone, channel) {
+                let _ = live.attachment.close(&channel, true).await;
+            }
+            self.give_back_claim(&known, claim).await;
+            return Err(error);
+        }
+        if claim.is_some() {
+            let (node, of) = (Arc::clone(&self), known.clone());
+            self.tasks.spawn(async move {
+                tokio::select! {
+                    () = node.stop.cancelled() => {}
+                    () = tokio::time::sleep(CLAIM_FOR) => node.give_back_claim(&of, claim).await,
+                }
+            });
+        }
+        Ok(VolumeShown {
+            schema: SCHEMA,
+            volume: self.volume_shown(&known),
+        })
+    }
+
+    /// A guest gets no volume of a space that its sandbox has nothing to do with.
+    fn belongs(&self, known: &Known, info: &SandboxInfo) -> Result<(), ApiError> {
+        let bound = Bound::of(info);
+        if bound.spaces.is_empty() || bound.spaces.contains(&known.space) {
+            return Ok(());
+        }
+        let authority = self.replica.authority();
+        let space = super::Names(&authority).space(&known.space);
+        Err(ApiError::denied(format!(
+            "the sandbox may not use the space `{space}`, in which the volume is"
+        ))
+        .hint("create the sandbox with `--space`"))
+    }
+
+    fn free_to_write(&self, known: &Known, info: &SandboxInfo) -> Result<(), ApiError> {
+        let now = now_ms();
+        let writer = known.attached.iter().find(|other| {
+            other.attached && other.writable && other.until_ms > now && other.sandbox != info.id
+        });
+        let Some(writer) = writer else { return Ok(()) };
+        let authority = self.replica.authority();
+        let node = super::Names(&authority).node(&writer.node);
+        Err(busy(format!(
+            "the sandbox {} on `{node}` may write the volume `{}` until its lease ends",
+            writer.sandbox, known.volume.name
+        )))
+    }
+
+    /// Mounts a volume in its sandbox, or goes on serving it, and remembers it.
+    async fn serve_volume(
+        &self,
+        known: &Known,
+        record: AttachedRecord,
+        progress: &Progress,
+    ) -> Result<AttachedRecord, ApiError> {
+        let last = record.last;
+        let record = self.serve_base(known, record, progress).await?;
+        let last = last.filter(|last| record.last.is_none() && known.versions.contains_key(last));
+        let Some(last) = last else { return Ok(record) };
+        // The guest knows nothing of what it changed. If it was booted anew, and so has no changes,
+        // it goes on from what became of them; if it has some, or uses the volume, it woke from a
+        // sleep before that, and goes its own way.
+        let key = (record.sandbox, record.volume);
+        let live = self.volumes.live().get(&key).cloned();
+        let channel = self.guest_of(&record.sandbox).await?;
+        if let Some(live) = live
+            && record.writable
+            && live
+                .attachment
+                .is_unchanged(&channel)
+                .await
+                .unwrap_or(false)
+            && live.attachment.close(&channel, false).await.is_ok()
+        {
+            self.volumes.live().remove(&key);
+            let record = AttachedRecord {
+                base: last,
+                ..record
+            };
+            return self.serve_base(known, record, progress).await;
+        }
+        Ok(record)
+    }
+
+    async fn serve_base(
+        &self,
+        known: &Known,
+        record: AttachedRecord,
+        progress: &Progress,
+    ) -> Result<AttachedRecord, ApiError> {
+        let base = known.versions.get(&record.base).cloned();
+        let base = base
+            .ok_or_else(|| ApiError::not_found("the version that is attached is not known here"))?;
+        let tree = self.open_version(known, &base, progress).await?;
+        let key = self.store_key_of(&known.space, base.epoch)?;
+        let node = self.volumes.node.get().and_then(Weak::upgrade);
+        let node = node.ok_or_else(|| ApiError::internal("the node is starting or stopping"))?;
+        let holders = known.holders_of(&base);
+        let (chunks, fetching) = Arriving::open(&node, key, tree.packs.clone(), holders).await?;
+        let mount = Mount {
+            volume: record.volume.0,
+            path: record.path.clone(),
+            writable: record.writable,
+        };
+        let channel = self.guest_of(&record.sandbox).await?;
+        let reading: Arc<dyn ReadChunks> = Arc::<Arriving>::clone(&chunks);
+        let attachment = Attachment::open(&channel, mount, tree.root.clone(), reading).await;
+        let attachment = attachment.map_err(|error| attach(&error))?;
+        // Of what version its changes are is the guest's to know: one that was woken from an
+        // earlier sleep has not what was written down since, and must not seem to come after it.
+        let mut record = record;
+        record.last = match attachment.mount().writable {
+            true => {
+                let mark = attachment.find_mark(&channel).await;
+                let mark = mark.map_err(|error| attach(&error))?;
+                mark.filter(|mark| known.versions.contains_key(mark))
+            }
+            false => None,
+        };
+        let root = match record.last.and_then(|last| known.versions.get(&last)) {
+            // What the last checkpoint stored; if it cannot be had, the next one is a version.
+            Some(last) => match self.open_version(known, last, progress).await {
+                Ok(last) => last.root,
+                Err(_) => Content::default(),
+            },
+            None => tree.root,
+        };
+        let every = Duration::from_secs(record.every_secs);
+        let live = Live {
+            space: known.space,
+            attachment,
+            epoch: base.epoch,
+            base_packs: tree.packs,
+            arriving: chunks,
+            _fetching: fetching,
+            due: Mutex::new(Instant::now() + every),
+            claim: Mutex::default(),
+            state: tokio::sync::Mutex::new(State {
+                record: record.clone(),
+                root,
+            }),
+        };
+        let key = (record.sandbox, record.volume);
+        self.volumes.live().insert(key, Arc::new(live));
+        Ok(record)
+    }
+
+    /// Has the node that all of them agree on say that nobody else is about to write: two who ask
+    /// at once have not heard of each other yet. Returns that node, or `None` if nobody answers.
+    async fn claim_to_write(&self, known: &Known) -> Result<Option<NodeId>, ApiError> {
+        let body = claim_of(known, false);
+        for arbiter in self.arbiters_of(known) {
+            let answer = if arbiter == self.id() {
+                self.decide(&self.id(), &body).await
+            } else {
+                self.tell(arbiter, "/v1/remote/claim", &body, CLAIM_TIMEOUT)
+                    .await
+            };
+            match answer {
+                Ok(Claimed { granted: true, .. }) => return Ok(Some(arbiter)),
+                Ok(Claimed { why, .. }) => {
+                    let message = format!(
+                        "`{}` has just attached the volume `{}` to write",
+                        why.as_deref().unwrap_or("another node"),
+                        known.volume.name
+                    );
+                    return Err(busy(message));
+                }
+                // It does not answer: the next one decides for whoever sees the same.
+                Err(error) => {
+                    tracing::debug!(node = %arbiter.fmt_short(), %error, "no answer to a claim");
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    async fn give_back_claim(&self, known: &Known, arbiter: Option<NodeId>) {
+        let Some(arbiter) = arbiter else { return };
+        let body = claim_of(known, true);
+        // A claim that is not given back runs out by itself.
+        if arbiter == self.id() {
+            self.claims.give_back(&claimed_as(known), &self.id());
+            return;
+        }
+        let _: Result<Claimed, ApiError> = self
+            .tell(arbiter, "/v1/remote/claim", &body, CLAIM_TIMEOUT)
+            .await;
+    }
+
+    /// Returns the nodes that may decide, in the order in which everybody asks them.
+    fn arbiters_of(&self, known: &Known) -> Vec<NodeId> {
+        let authority = self.replica.authority();
+        let mut nodes = self.connected();
+        nodes.push(self.id());
+        nodes.retain(|node| {
+            let role = authority.role_in(node, &known.space);
+            role.is_some_and(Role::can_write)
+        });
+        let seed = Hash::keyed("rhizome volume rendezvous 1", &known.volume.volume.0);
+        nodes.sort_by_cached_key(|node| std::cmp::Reverse(rendezvous(&seed, node)));
+        nodes.truncate(MAX_ARBITERS);
+        nodes
+    }
+
+    async fn guest_of(&self, sandbox: &SandboxId) -> Result<GuestChannel, ApiError> {
+        let channel = self.sandboxes()?.channel(sandbox).await;
+        channel.map_err(|error| fail::sandbox(&error))
+    }
+
+    /// Stores what a volume is in a sandbox, if that is not what it was.
+    pub(crate) async fn checkpoint_volume(
+        self: Arc<Self>,
+        wanted: String,
+        body: VolumeCheckpointBody,
+        progress: Progress,
+    ) -> Result<VolumeCommitted, ApiError> {
+        let known = self.find_volume(&Caller::Owner, &wanted).await?;
+        let live = self.live_of(&known, body.sandbox.as_deref())?;
+        let message = match body.message.as_str() {
+            "" => "checkpoint",
+            message => message,
+        };
+        self.take_checkpoint(&live, message, body.replicas, &progress)
+            .await
+    }
+
+    /// Stores what every volume of a sandbox is, before the sandbox sleeps.
+    ///
+    /// # Errors
+    /// The first volume that could not be stored; the others were.
+    pub(crate) async fn checkpoint_volumes(
+        &self,
+        sandbox: &SandboxId,
+        message: &str,
+        progress: &Progress,
+    ) -> Result<(), ApiError> {
+        let mut first = Ok(());
+        for live in self.volumes.all() {
+            let is_its = live.state.lock().await.record.sandbox == *sandbox;
+            if is_its && live.attachment.mount().writable {
+                let taken = self.take_checkpoint(&live, message, None, progress).await;
+                first = first.and(taken.map(drop));
+            }
+        }
+        first
+    }
+
+    async fn take_checkpoint(
+        &self,
+        live: &Live,
+        message: &str,
+        replicas: Option<usize>,
+        progress: &Progress,
+    ) -> Result<VolumeCommitted, ApiError> {
+        let mut state = live.state.lock().await;
+        let every = Duration::from_secs(state.record.every_secs);
+        *live.due.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + every;
+        let volume = state.record.volume;
+        let known = self.known_volumes(vec![live.space]).await?;
+        let known = known
+            .into_iter()
+            .find(|known| known.volume.volume == volume);
+        let known = known.ok_or_else(|| ApiError::not_found("the volume is not known here"))?;
+        let channel = self.guest_of(&state.record.sandbox).await?;
+        let store = self.volume_store()?;
+        let pin = format!("volume-new-{volume}-{}", state.record.sandbox);
+        let target = Target {
+            store: store.clone(),
+            key: self.store_key_of(&live.space, live.epoch)?,
+            base_packs: live.base_packs.clone(),
+            max_bytes: MAX_BYTES,
+            pin: pin.clone(),
+        };
+        // A version is whole on the node that made it, unless nobody has the rest any more: what
+        // was changed is kept then all the same.
+        if let Err(error) = live.arriving.finish().await {
+            tracing::warn!(%volume, %error, "a checkpoint is made of a volume that is not whole here");
+        }
+        let taken = live.attachment.checkpoint(&channel, target).await;
+        let taken = taken.map_err(|error| attach(&error))?;
+        let mut newest = state.record.last.unwrap_or(state.record.base);
+        // A daemon that died between a version and its mark has made this one already.
+        let digest = taken.root.digest().to_string();
+        let made = known.versions.values().find(|version| {
+            version.parents == [newest] && version.tree == digest && taken.root != state.root
+        });
+        if let Some(made) = made {
+            let marked = live.attachment.set_mark(&channel, &made.version).await;
+            marked.map_err(|error| attach(&error))?;
+            newest = made.version;
+            state.record.last = Some(newest);
+            state.root = taken.root.clone();
+        }
+        let (version, changed) = if taken.root == state.root {
+            let version = known.versions.get(&newest).cloned();
+            let unpinned = super::blocking(move || store.unpin(&pin)).await?;
+            unpinned.map_err(|error| super::stored(&error))?;
+            let version = version.ok_or_else(|| ApiError::not_found("the version is not known"))?;
+            (version, false)
+        } else {
+            let mut new = New {
+                root: taken.root.clone(),
+                packs: taken.packs,
+                parents: vec![newest],
+                message: message.to_owned(),
+                replicas,
+                pin: Some(pin),
+                bytes_stored: taken.stats.stored_bytes,
+            };
+            if self.store_key(&live.space)?.1 != live.epoch {
+                // The space has a new key since: all of it goes under that one.
+                let old = self.store_key_of(&live.space, live.epoch)?;
+                let root = new.root.clone();
+                let chunks = store.reader(&old, &new.packs);
+                let chunks = chunks.map_err(|error| super::stored(&error))?;
+                let (root, packs, pin) = self
+                    .store_tree(&known, move |_, writer| {
+                        super::copy(super::Trees::new(&chunks), &root, writer)
+                    })
+                    .await?;
+                (new.root, new.packs, new.pin) = (root, packs, pin);
+            }
+            let committed = self.commit_version(&known, new, progress).await?;
+            state.root = taken.root;
+            state.record.last = Some(committed.version);
+            state.record.until_ms = now_ms() + LEASE_MS;
+            let marked = live.attachment.set_mark(&channel, &committed.version).await;
+            marked.map_err(|error| attach(&error))?;
+            let record = Record::Attached(state.record.clone());
+            self.publish_volume(live.space, &record).await?;
+            (committed, true)
+        };
+        let mut committed = self.committed(&known, &version, changed);
+        committed.files_read = taken.files_read;
+        committed.skipped = taken.skipped;
+        committed.unsettled = taken.unsettled;
+        Ok(committed)
+    }
+
+    /// Detaches a volume from a sandbox, after a checkpoint unless that is not wanted.
+    pub(crate) async fn detach_volume(
+        self: Arc<Self>,
+        wanted: String,
+        body: VolumeDetachBody,
+        progress: Progress,
+    ) -> Result<VolumeShown, ApiError> {
+        let _one_at_a_time = self.volumes.changing.lock().await;
+        let known = self.find_volume(&Caller::Owner, &wanted).await?;
+        let live = match self.live_of(&known, body.sandbox.as_deref()) {
+            Ok(live) => live,
+            // A sandbox that is gone has nothing attached, whatever was written down.
+            Err(error) => return self.write_off(known, body, error).await,
+        };
+        if live.attachment.mount().writable && !body.discard {
+            self.take_checkpoint(&live, "detached", None, &progress)
+                .await?;
+        }
+        let mut state = live.state.lock().await;
+        let channel = self.guest_of(&state.record.sandbox).await?;
+        let closed = live.attachment.close(&channel, body.force).await;
+        closed.map_err(|error| attach(&error))?;
+        let key = (state.record.sandbox, state.record.volume);
+        self.volumes.live().remove(&key);
+        state.record.attached = false;
+        let claim = live
+            .claim
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        self.give_back_claim(&known, claim).await;
+        self.publish_volume(known.space, &Record::Attached(state.record.clone()))
+            .await?;
+        drop(state);
+        let known = self.find_volume(&Caller::Owner, &wanted).await?;
+        Ok(VolumeShown {
+            schema: SCHEMA,
+            volume: self.volume_shown(&known),
+        })
+    }
+
+    /// Ends what is written down of a sandbox that is gone, or of one that the owner names.
+    async fn write_off(
+        &self,
+        mut known: Known,
+        body: VolumeDetachBody,
+        error: ApiError,
+    ) -> Result<VolumeShown, ApiError> {
+        let wanted = body.sandbox.unwrap_or_default();
+        let runs = |sandbox: &SandboxId| {
+            let found = self
+                .sandboxes()
+                .ok()
+                .and_then(|all| all.get(&sandbox.to_string()).ok());
+            found.is_some_and(|info| !info.state.has_ended())
+        };
+        let connected = self.connected();
+        // What another node serves is detached there.
+        let elsewhere = |attached: &AttachedRecord| {
+            attached.node != self.id() && connected.contains(&attached.node)
+        };
+        let lost = known.attached.iter_mut().find(|attached| {
+            let named = wanted.len() >= super::MIN_PREFIX
+                && attached.sandbox.to_string().starts_with(&wanted);
+            attached.attached
+                && !runs(&attached.sandbox)
+                && !elsewhere(attached)
+                && (named || wanted.is_empty())
+        });
+        let Some(lost) = lost else { return Err(error) };
+        lost.attached = false;
+        let record = Record::Attached(lost.clone());
+        self.publish_volume(known.space, &record).await?;
+        Ok(VolumeShown {
+            schema: SCHEMA,
+            volume: self.volume_shown(&known),
+        })
+    }
+
+    /// Returns the attachment of a volume to the sandbox named, or to the only one.
+    fn live_of(&self, known: &Known, sandbox: Option<&str>) -> Result<Arc<Live>, ApiError> {
+        let sandbox = match sandbox {
+            Some(wanted) => Some(self.find_sandbox(wanted)?.id),
+            None => None,
+        };
+        let live = self.volumes.live();
+        let mut found = live.iter().filter(|((of, volume), _)| {
+            *volume == known.volume.volume && sandbox.is_none_or(|sandbox| sandbox == *of)
+        });
+        match (found.next(), found.next()) {
+            (Some((_, one)), None) => Ok(Arc::clone(one)),
+            (None, _) => Err(ApiError::new(
+                StatusCode::CONFLICT,
+                "not_attached",
+                format!("the volume `{}` is not attached here", known.volume.name),
+            )
+            .hint("`rhizome volume list` shows where it is")),
+            (Some(_), Some(_)) => Err(ApiError::bad_request("it is attached to several sandboxes")
+                .hint("name one with `--sandbox`")),
+        }
+    }
+
+    /// Serves the volumes of a sandbox that has just been woken or started, without which what it
+    /// reads of them would wait for the keeper. Returns what is to be said of those that cannot be
+    /// served yet; the keeper tries again.
+    pub(crate) async fn reopen_volumes(&self, sandbox: &SandboxId) -> Vec<String> {
+        let reopening = self.find_lost_volumes(Some(sandbox));
+        match tokio::time::timeout(REOPEN, reopening).await {
+            Ok(Ok(problems)) => problems,
+            Ok(Err(error)) => vec![format!("its volumes are not served yet: {error}")],
+            Err(_) => vec!["its volumes are not served yet".to_owned()],
+        }
+    }
+
+    /// Serves again what is written down as attached to a sandbox that runs here, or to all;
+    /// returns what stands in the way of others.
+    async fn find_lost_volumes(&self, only: Option<&SandboxId>) -> Result<Vec<String>, ApiError> {
+        self.volumes.drop_ended();
+        let mut problems = Vec::new();
+        let running = self.sandboxes()?.list();
+        let here = |sandbox: &SandboxId| {
+            let mut ready = running
+                .iter()
+                .filter(|info| info.state == SandboxState::Ready);
+            ready.find(|info| info.id == *sandbox && only.is_none_or(|only| only == sandbox))
+        };
+        let killed = |sandbox: &SandboxId| {
+            let is =
+                |info: &&SandboxInfo| info.id == *sandbox && info.state.phase() == Phase::Killed;
+            running.iter().find(is).is_some()
+        };
+        if running.is_empty() {
+            return Ok(problems);
+        }
+        let authority = self.replica.authority();
+        let spaces = Caller::Owner.spaces(self, &authority)?;
+        for known in self.known_volumes(spaces).await? {
+            for record in known.attached.iter().filter(|record| record.attached) {
+                let _one_at_a_time = self.volumes.changing.lock().await;
+                if record.node == self.id() && killed(&record.sandbox) {
+                    // What was changed in it is gone; nobody has to wait for its lease.
+                    let mut record = record.clone();
+                    record.attached = false;
+                    let ended = Record::Attached(record);
+                    self.publish_volume(known.space, &ended).await?;
+                    continue;
+                }
+                let Some(info) = here(&record.sandbox) else {
+                    continue;
+                };
+                if self.volumes.serves(&record.sandbox, &record.volume) {
+                    continue;
+                }
+                // Somebody else's word is not enough to hand a guest a volume.
+                if self.belongs(&known, info).is_err() {
+                    continue;
+                }
+                let mut record = record.clone();
+                let before = record.clone();
+                record.node = self.id();
+                let served = self.serve_volume(&known, record.clone(), &silent()).await;
+                match served {
+                    Ok(served) => record = served,
+                    Err(error) => {
+                        tracing::warn!(sandbox = %record.sandbox, volume = %record.volume, %error,
+                            "a volume cannot be served");
+                        let name = &known.volume.name;
+                        problems.push(format!("the volume `{name}` is not served yet: {error}"));
+                        continue;
+                    }
+                }
+                if (record.node, record.base, record.last)
+                    != (before.node, before.base, before.last)
+                {
+                    record.until_ms = now_ms() + LEASE_MS;
+                    let record = Record::Attached(record);
+                    self.publish_volume(known.space, &record).await?;
+                }
+            }
+        }
+        Ok(problems)
+    }
+
+    /// Takes the checkpoints that are due, renews leases, lets go of what has ended.
+    async fn tend_volumes(&self) {
+        // The keeper opens them anew over the next channel.
+        self.volumes.drop_ended();
+        for live in self.volumes.all() {
+            let Ok(mut state) = live.state.try_lock() else {
+                continue;
+            };
+            let record = state.record.clone();
+            if record.writable && record.until_ms < now_ms() + LEASE_MS - RENEW_MS {
+                state.record.until_ms = now_ms() + LEASE_MS;
+                let renewed = Record::Attached(state.record.clone());
+                if let Err(error) = self.publish_volume(live.space, &renewed).await {
+                    tracing::warn!(volume = %record.volume, %error, "a lease is not renewed");
+                }
+            }
+            drop(state);
+            let due = *live.due.lock().unwrap_or_else(PoisonError::into_inner);
+            if record.every_secs > 0 && record.writable && Instant::now() >= due {
+                let quiet = silent();
+                let taken = self.take_checkpoint(&live, "at an interval", None, &quiet);
+                if let Err(error) = taken.await {
+                    tracing::warn!(volume = %record.volume, %error, "a checkpoint failed");
+                }
+            }
+        }
+    }
+}
+
+/// Keeps volumes served and checkpointed until the node stops.
+pub(crate) async fn keep_volumes(node: Arc<Node>) {
+    // Once for each node.
+    let _ = node.volumes.node.set(Arc::downgrade(&node));
+    let mut looked = None::<Instant>;
+    loop {
+        tokio::select! {
+            biased; // Stopping first.
+            () = node.stop.cancelled() => return,
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        node.tend_volumes().await;
+        if looked.is_none_or(|at| at.elapsed() >= LOOK_FOR_LOST) {
+            looked = Some(Instant::now());
+            if let Err(error) = node.find_lost_volumes(None).await {
+                tracing::debug!(%error, "cannot look for volumes to serve");
+            }
+        }
+    }
+}
+
+fn busy(message: String) -> ApiError {
+    ApiError::new(StatusCode::CONFLICT, "volume_busy", message).hint(
+        "detach it there, attach it with `--read-only`, or with `--force`: two versions will come \
+         of it, which `rhizome volume merge` brings together",
+    )
+}
+
+/// What a claim to write is put under, beside those to wake sandboxes.
+fn claimed_as(known: &Known) -> SandboxId {
+    let hash = Hash::keyed("rhizome volume claim 1", &known.volume.volume.0);
+    SandboxId::from_bytes(*hash.as_bytes().first_chunk().expect("16 of 32 bytes"))
+}
+
+fn claim_of(known: &Known, release: bool) -> ClaimBody {
+    let what = Hash::keyed("rhizome volume claim 1", &known.volume.volume.0);
+    ClaimBody {
+        space: known.space.to_string(),
+        sandbox: claimed_as(known).to_string(),
+        record: FragmentId::from_bytes(*what.as_bytes()).to_string(),
+        release,
+    }
+}
+
+/// The error of a volume in a sandbox.
+fn attach(error: &AttachError) -> ApiError {
+    let (status, code) = match error {
+        AttachError::Guest(rhizome_sandbox::channel::FileError::SandboxGone { .. }) => {
+            (StatusCode::GONE, "sandbox_gone")
+        }
+        AttachError::Guest(rhizome_sandbox::channel::FileError::InvalidPath { .. }) => {
+            (StatusCode::BAD_REQUEST, "bad_request")
+        }
+        AttachError::Volume(error) => return super::volume(error),
+        AttachError::ReadOnly => (StatusCode::CONFLICT, "read_only"),
+        AttachError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+        _ => (StatusCode::BAD_GATEWAY, "guest_failed"),
+    };
+    ApiError::of(status, code, error).maybe_hint(error.hint())
+}
