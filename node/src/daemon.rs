@@ -6,7 +6,7 @@
 //! being answered, leave the sandboxes to the next daemon (or end them, as asked), say goodbye to the peers, close the replica.
 
 pub(crate) mod caller;
-mod context;
+pub(crate) mod context;
 mod detach;
 mod doctor;
 mod exec;

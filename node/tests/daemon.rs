@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 #[path = "daemon/api.rs"]
 mod api;
+#[path = "daemon/contexts.rs"]
+mod contexts;
 #[path = "daemon/crash.rs"]
 mod crash;
 #[path = "daemon/disk.rs"]

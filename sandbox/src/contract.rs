@@ -24,6 +24,15 @@ pub const MAX_REQUIREMENTS: usize = 128;
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Contract(Vec<Requirement>);
 
+/// What somebody beside the sandbox itself relies on in its runtime: the work that is done in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reliance {
+    /// Who, for people: `the context of the task `x``.
+    pub by: String,
+    /// On what.
+    pub contract: Contract,
+}
+
 /// A requirement that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Breach {
@@ -54,6 +63,14 @@ impl Contract {
             });
         }
         Ok(Self(requirements))
+    }
+
+    /// Makes a contract of the lines that can be read. The others were written by a later release
+    /// and are not held against anyone; how many there are is for the caller to bound.
+    #[must_use]
+    pub fn of_readable<L: AsRef<str>>(lines: impl IntoIterator<Item = L>) -> Self {
+        let parsed = lines.into_iter();
+        Self(parsed.filter_map(|line| line.as_ref().parse().ok()).collect())
     }
 
     /// Returns whether nothing is required.
@@ -181,6 +198,9 @@ mod tests {
         assert_eq!(json, r#"["python3>=3.11,<4","env:HOME"]"#);
         assert_eq!(serde_json::from_str::<Contract>(&json).unwrap(), contract);
         assert!(serde_json::from_str::<Contract>(r#"["python3>>"]"#).is_err());
+        let later = ["git", "quantum:entangled >> 3", "memory>=512"];
+        let readable = Contract::of_readable(later);
+        assert_eq!(readable.requirements().len(), 2);
         let many: Vec<String> = vec!["git".into(); MAX_REQUIREMENTS + 1];
         assert!(matches!(
             Contract::try_from(many),

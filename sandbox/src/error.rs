@@ -125,12 +125,15 @@ pub enum SandboxError {
     },
     /// The runtime is not what the sandbox relies on.
     #[error(
-        "the runtime of sandbox {id} is not what it relies on: {}",
+        "the runtime of sandbox {id} is not what {} relies on: {}",
+        by.as_deref().unwrap_or("it"),
         list(breaches)
     )]
     Contract {
         /// Which one.
         id: SandboxId,
+        /// Who relies on it, if it is not the sandbox itself.
+        by: Option<String>,
         /// What does not hold.
         breaches: Vec<Breach>,
     },

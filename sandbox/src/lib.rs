@@ -39,7 +39,9 @@ pub use apt::AptError;
 pub use channel::guest_binary;
 pub use command::CommandError;
 pub use config::{Accel, DriverChoice, Limits, SandboxConfig};
-pub use contract::{Breach, Contract, MAX_REQUIREMENTS, Requirement, RequirementError};
+pub use contract::{
+    Breach, Contract, MAX_REQUIREMENTS, Reliance, Requirement, RequirementError,
+};
 pub use error::SandboxError;
 pub use fingerprint::{Difference, Fingerprint, Mount, ReportError};
 pub use id::{ParseSandboxIdError, SandboxId};
@@ -48,6 +50,7 @@ pub use life::State as SandboxState;
 pub use manager::{
     ActionTally, DURATION_BOUNDS_MS, DirEntry, DoorConnection, FileDownload, FileKind, FileStat,
     ForkOptions, Gate, Health, HostTime, Mended, MonitorId, MonitorUsage, OnShutdown, OverQuota,
-    PoolInfo, Readings, ResumeOptions, Sandboxes, SnapshotOptions, Tally, Usage, end_monitors,
+    PoolInfo, Readings, Relying, ResumeOptions, Sandboxes, SnapshotOptions, Tally, Usage,
+    end_monitors,
 };
 pub use progress::{Progress, ProgressEvent, silent};

@@ -8,12 +8,12 @@
 //! - lists grow: both sides' entries are there, in the order of their clocks, ties by fragment;
 //! - an error given again with the same `error` text updates the earlier entry, field by field;
 //! - `goal`, `status` and `sandbox`: the later by clock is shown, ties by fragment;
-//! - `next` replaces every list of steps its writer knew of; of two written without knowing of each
-//!   other both stay, the later first, each step once.
+//! - `next` and `requires` replace every list that their writer knew of; of two written without
+//!   knowing of each other both stay, the later first, each line once.
 
 mod patch;
 
-use rhizome_identity::{AgentId, NodeId, SpaceId};
+use rhizome_identity::{AgentId, Hash, NodeId, SpaceId};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::patch::Bounded;
@@ -86,6 +86,10 @@ pub struct ContextState {
     pub artifacts: Vec<Entry<Artifact>>,
     /// Where the work is done.
     pub sandbox: Option<Entry<SandboxRef>>,
+    /// What is relied on in the runtime, one requirement each.
+    pub requires: Vec<Entry<Note>>,
+    /// The runtime of the latest fragment.
+    pub fingerprint: Hash,
     /// The clock of the latest fragment.
     pub hlc: Hlc,
     /// Every fragment this state was made from, in the order of their clocks.

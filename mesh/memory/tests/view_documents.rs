@@ -141,6 +141,7 @@ fn contexts_begun_on_two_nodes_merge_and_each_entry_names_its_author() {
         }],
         questions: vec!["why only on Mondays?".into()],
         next: Some(vec!["bisect".into(), "read the log".into()]),
+        requires: Some(vec!["git".into(), "memory>=512".into()]),
         ..ContextPatch::default()
     };
     let second = ContextPatch {
@@ -149,6 +150,7 @@ fn contexts_begun_on_two_nodes_merge_and_each_entry_names_its_author() {
             why: "safe".into(),
         }],
         next: Some(vec!["read the log".into(), "ask upstream".into()]),
+        requires: Some(vec!["python3>=3.11".into(), "git".into()]),
         artifacts: vec![Artifact {
             name: "patch".into(),
             reference: "changes.diff".into(),
@@ -186,6 +188,12 @@ fn contexts_begun_on_two_nodes_merge_and_each_entry_names_its_author() {
             ("bisect", ada.id)
         ]
     );
+    // What either relies on must hold for both.
+    let requires = |state: &rhizome_memory::ContextState| -> Vec<String> {
+        let lines = state.requires.iter();
+        lines.map(|line| line.value.text.clone()).collect()
+    };
+    assert_eq!(requires(&state), ["python3>=3.11", "git", "memory>=512"]);
     assert_eq!(state.fragments, [from_a.id, from_b.id]);
 
     // A later patch has seen both lists, so it replaces both; the error gets its fix.
@@ -199,11 +207,13 @@ fn contexts_begun_on_two_nodes_merge_and_each_entry_names_its_author() {
         }],
         resolved_questions: vec!["why only on Mondays?".into()],
         next: Some(vec!["write it up".into()]),
+        requires: Some(Vec::new()),
         ..ContextPatch::default()
     };
     b.checkpoint(&mut bob, space(S), 3_000, "mend", &third);
     let state = b.view.context(&space(S), "mend").unwrap().unwrap();
     assert_eq!(state.next.len(), 1);
+    assert_eq!(requires(&state), [""; 0]);
     assert_eq!(state.goal.unwrap().value.text, "tests pass");
     assert_eq!(state.errors.len(), 1);
     let error = &state.errors[0];

@@ -1,13 +1,19 @@
 //! Working contexts: checkpoint, resume, list.
+use std::{collections::BTreeMap, sync::Arc};
+
 use axum::http::StatusCode;
-use rhizome_identity::Authority;
+use rhizome_identity::{Authority, SpaceId};
 use rhizome_memory::{CheckpointRequest, ContextPatch, ContextState, Note, SandboxRef};
+use rhizome_sandbox::{Contract, Reliance, SandboxInfo};
+use tracing::debug;
 
 use super::{
     caller::Caller,
     fail,
     names::Names,
     node::{Node, blocking},
+    runtime::Reader,
+    sandbox::Bound,
 };
 use crate::{
     api::types::{
@@ -20,6 +26,11 @@ use crate::{
     },
     error::ApiError,
 };
+
+/// The label of a sandbox that names the work done in it: a space and a task a line, the newest last.
+pub(crate) const WORK_LABEL: &str = "rhizome.contexts";
+/// Most lines of it.
+const MAX_WORK: usize = 16;
 
 impl Node {
     /// Adds to the context of a task; answers when that is durable here.
@@ -37,7 +48,12 @@ impl Node {
             node: Some(self.id().to_string()),
             snapshot: None,
         });
+        let requires = body
+            .requires
+            .map(super::memory::parse_contract)
+            .transpose()?;
         let patch = ContextPatch {
+            requires: requires.map(Into::into),
             goal: body.goal,
             status: body.status,
             explored: body.explored,
@@ -53,6 +69,7 @@ impl Node {
             return Err(ApiError::bad_request("the checkpoint changes nothing")
                 .hint("give a goal, a status, steps, decisions, errors, questions or artifacts"));
         }
+        let task = body.task.clone();
         let request = CheckpointRequest {
             space,
             task: body.task,
@@ -63,6 +80,9 @@ impl Node {
         let published = blocking(move || replica.checkpoint(&agent.key, request))
             .await?
             .map_err(fail::publish)?;
+        if let Some(guest) = caller.guest() {
+            self.note_work(&guest.sandbox, &space, &task).await;
+        }
         Ok(Published {
             schema: SCHEMA,
             id: published.id.to_string(),
@@ -81,6 +101,7 @@ impl Node {
         params: ContextParams,
     ) -> Result<Context, ApiError> {
         let space = caller.space(self, params.space.as_deref())?;
+        let place = self.place_of(caller, params.sandbox.as_deref())?;
         let (replica, task) = (self.replica.clone(), params.task);
         let verify = params.verify != Some(0);
         let (task, found, checked) = blocking(move || {
@@ -107,8 +128,118 @@ impl Node {
                 .hint("`rhizome context list` shows the contexts that are here")
         })?;
         let mut context = context_of(&authority, state);
+        if let Some(place) = place {
+            let spaces = caller.readable(self, None)?.0;
+            self.compare_context(&place, spaces, &mut context).await?;
+            if params.resume == Some(1) && params.force != Some(1) && !context.breaks.is_empty() {
+                return Err(broken_here(&place, &context));
+            }
+        }
         context.verification = checked.map(|checked| verification_of(&authority, checked));
         Ok(context)
+    }
+
+    /// Returns the sandbox that a context is to go on in, if there is one.
+    fn place_of(
+        &self,
+        caller: &Caller,
+        wanted: Option<&str>,
+    ) -> Result<Option<SandboxInfo>, ApiError> {
+        match (caller.guest(), wanted) {
+            (Some(_), Some(_)) => Err(ApiError::denied(
+                "a context goes on in the sandbox that asks for it",
+            )
+            .hint("leave `sandbox` out")),
+            (Some(guest), None) => self.find_sandbox(&guest.sandbox).map(Some),
+            (None, wanted) => wanted.map(|wanted| self.find_sandbox(wanted)).transpose(),
+        }
+    }
+
+    /// Says in a context how its runtime differs from a sandbox's, and what does not hold there.
+    async fn compare_context(
+        &self,
+        place: &SandboxInfo,
+        spaces: Vec<SpaceId>,
+        context: &mut Context,
+    ) -> Result<(), ApiError> {
+        let Ok(runtime) = context.fingerprint.parse() else {
+            return Ok(());
+        };
+        let lines = context.requires.iter();
+        let requires: Vec<_> = lines.map(|line| line.value.what.clone()).collect();
+        let mut reader = Reader::of(place.fingerprint.clone(), spaces);
+        let (replica, runtimes) = (self.replica.clone(), Arc::clone(&self.runtimes));
+        let standing =
+            blocking(move || reader.standing(&runtimes, &replica, &runtime, &requires)).await?;
+        (context.differs, context.breaks) = (standing.differs, standing.breaks);
+        Ok(())
+    }
+
+    /// Writes down with a sandbox which work is done in it: the label goes where the sandbox goes,
+    /// so that a node that wakes it finds what the work relies on.
+    async fn note_work(&self, sandbox: &str, space: &SpaceId, task: &str) {
+        let line = format!("{space} {task}");
+        let Ok(info) = self.find_sandbox(sandbox) else {
+            return;
+        };
+        let known = info.labels.get(WORK_LABEL);
+        if known.is_some_and(|known| known.lines().last() == Some(&line)) || task.contains('\n') {
+            return;
+        }
+        let Ok(sandboxes) = self.sandboxes().cloned() else {
+            return;
+        };
+        let noted = blocking(move || {
+            sandboxes.change_labels(&info.id, |labels| {
+                let work = labels.entry(WORK_LABEL.to_owned()).or_default();
+                *work = with_work(work, &line);
+            })
+        });
+        match noted.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => debug!(%sandbox, %error, "which work is done there is not noted"),
+            Err(error) => debug!(%sandbox, %error, "which work is done there is not noted"),
+        }
+    }
+
+    /// Returns what the work that was done in a sandbox relies on, as far as it is known here.
+    pub(crate) async fn reliances(
+        &self,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<Vec<Reliance>, ApiError> {
+        let Some(work) = labels.get(WORK_LABEL) else {
+            return Ok(Vec::new());
+        };
+        // The label came with the sandbox, maybe from elsewhere: it opens no other space.
+        let spaces = Bound::of_labels(labels).spaces;
+        let work: Vec<(SpaceId, String)> = work
+            .lines()
+            .filter_map(|line| {
+                let (space, task) = line.split_once(' ')?;
+                Some((space.parse().ok()?, task.to_owned()))
+            })
+            .filter(|(space, _)| spaces.contains(space))
+            .take(MAX_WORK)
+            .collect();
+        let replica = self.replica.clone();
+        blocking(move || {
+            let mut reliances = Vec::new();
+            for (space, task) in work {
+                let Some(state) = replica.context(&space, &task).map_err(fail::replica)? else {
+                    continue;
+                };
+                let lines = state.requires.into_iter();
+                let contract = Contract::of_readable(lines.map(|line| line.value.text));
+                if !contract.is_empty() {
+                    reliances.push(Reliance {
+                        by: format!("the context of the task `{}`", super::memory::clip(&task)),
+                        contract,
+                    });
+                }
+            }
+            Ok(reliances)
+        })
+        .await?
     }
 
     /// Lists contexts, last touched first.
@@ -151,6 +282,32 @@ impl Node {
     }
 }
 
+/// Adds a line to the work of a sandbox; the newest are kept, each once.
+fn with_work(work: &str, line: &str) -> String {
+    let others = work.lines().filter(|known| *known != line);
+    let mut lines: Vec<_> = others.chain([line]).collect();
+    let surplus = lines.len().saturating_sub(MAX_WORK);
+    lines.drain(..surplus);
+    lines.join("\n")
+}
+
+/// The work cannot go on in a sandbox: what it relies on does not hold there.
+fn broken_here(place: &SandboxInfo, context: &Context) -> ApiError {
+    let message = format!(
+        "the runtime of sandbox {} is not what the context of the task `{}` relies on: {}",
+        place.id,
+        super::memory::clip(&context.task),
+        context.breaks.join("; ")
+    );
+    let refused = ApiError::new(StatusCode::CONFLICT, "contract_broken", message)
+        .hint("resume it where that holds, or go on all the same with `--force`");
+    if context.differs.is_empty() {
+        return refused;
+    }
+    let differs = format!("the runtimes differ: {}", context.differs.join("; "));
+    refused.caused_by(Some(&ApiError::not_found(differs)))
+}
+
 fn context_of(authority: &Authority, state: ContextState) -> Context {
     let names = Names(authority);
     let line = |note: Note| Line { what: note.text };
@@ -176,6 +333,10 @@ fn context_of(authority: &Authority, state: ContextState) -> Context {
         ),
         next: entries(names, state.next, line),
         artifacts: entries(names, state.artifacts, |value| value),
+        requires: entries(names, state.requires, line),
+        fingerprint: state.fingerprint.to_string(),
+        differs: Vec::new(),
+        breaks: Vec::new(),
         sandbox: entries(names, state.sandbox, |value| WorkedIn {
             id: value.id,
             image: value.image,
@@ -220,5 +381,25 @@ fn verification_of(authority: &Authority, checked: rhizome_memory::Verification)
                 problem: fragment.problem,
             })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_work_is_kept_each_once() {
+        let mut work = String::new();
+        for number in 0..MAX_WORK + 3 {
+            work = with_work(&work, &format!("s task {number}"));
+        }
+        work = with_work(&work, "s task 7");
+        let lines: Vec<_> = work.lines().collect();
+        assert_eq!(
+            (lines.len(), lines[0], lines[MAX_WORK - 1]),
+            (MAX_WORK, "s task 3", "s task 7")
+        );
+        assert_eq!(lines.iter().filter(|line| **line == "s task 7").count(), 1);
     }
 }

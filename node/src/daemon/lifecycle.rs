@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use rhizome_memory::now_ms;
 use rhizome_sandbox::{
-    ForkOptions, OnShutdown, Progress as SandboxProgress, ResumeOptions, SandboxError, SandboxId,
-    SandboxInfo, SnapshotInfo, SnapshotOptions, SnapshotRef,
+    ForkOptions, OnShutdown, Progress as SandboxProgress, Relying, ResumeOptions, SandboxError,
+    SandboxId, SandboxInfo, SnapshotInfo, SnapshotOptions, SnapshotRef,
     chunks::StoreKey,
     life::{Lease, LeaseEnd, LeaseOwner},
     silent,
@@ -232,14 +232,15 @@ impl Node {
             });
         }
         let sandboxes = self.sandboxes()?;
+        let relying = Relying {
+            force: body.force,
+            reliances: self.reliances(&info.labels).await?,
+        };
         let mut last = None;
         for key in self.keys_of(&info)? {
-            let progress = Arc::clone(&progress);
-            let done = match body.force {
-                true => sandboxes.resume_anyway(&info.id, &key, progress).await,
-                false => sandboxes.resume(&info.id, &key, progress).await,
-            };
-            match done {
+            let (relying, progress) = (relying.clone(), Arc::clone(&progress));
+            let done = sandboxes.resume_relying(&info.id, &key, relying, progress);
+            match done.await {
                 Err(error) if is_of_another_key(&error) => last = Some(error),
                 done => return self.announced(done).await,
             }
@@ -264,6 +265,11 @@ impl Node {
             name: body.name,
             lease: lease.flatten(),
             force: body.force,
+            // What is done in a copy is other work.
+            reliances: match body.as_new {
+                true => Vec::new(),
+                false => self.reliances(&found.labels).await?,
+            },
             ..ResumeOptions::default()
         };
         let bound = Bound::of_labels(&found.labels);

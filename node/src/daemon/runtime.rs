@@ -103,6 +103,15 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
+    /// Makes one of a runtime that is at hand.
+    pub(crate) fn of(own: Fingerprint, spaces: Vec<SpaceId>) -> Self {
+        Self {
+            own,
+            spaces,
+            met: BTreeMap::new(),
+        }
+    }
+
     /// Says how what was learned in the runtime `hash`, relying on `requires`, stands here.
     pub(crate) fn standing(
         &mut self,
@@ -117,8 +126,7 @@ impl Reader {
             let differences = was.map(|was| was.differences(own)).unwrap_or_default();
             differences.iter().map(ToString::to_string).collect()
         });
-        // What does not parse was written by a later release: it cannot be held against anyone.
-        let contract = Contract::try_from(requires.to_vec()).unwrap_or_default();
+        let contract = Contract::of_readable(requires);
         Standing {
             differs: differs.clone(),
             breaks: contract
@@ -135,11 +143,7 @@ impl Node {
     pub(crate) fn reader(&self, caller: &Caller, spaces: Vec<SpaceId>) -> Option<Reader> {
         let guest = caller.guest()?;
         let info = self.sandboxes().ok()?.get(&guest.sandbox).ok()?;
-        Some(Reader {
-            own: info.fingerprint,
-            spaces,
-            met: BTreeMap::new(),
-        })
+        Some(Reader::of(info.fingerprint, spaces))
     }
 
     /// Publishes what a sandbox is made of in each of its spaces that does not know it yet.

@@ -41,13 +41,7 @@ impl Node {
             );
             return Err(ApiError::denied(message));
         }
-        match &body.agent {
-            Some(agent) => labels.extend(self.door_labels(agent, &body.spaces).await?),
-            None if body.spaces.is_empty() => {}
-            // No agent works in it, but it belongs to those spaces: who may write there may use it,
-            // and its snapshots are kept there.
-            None => labels.extend(self.space_labels(&body.spaces)?),
-        }
+        labels.extend(self.labels_for(body.agent.as_deref(), &body.spaces).await?);
         let (network, secrets) = self.network_of_new(body.network, body.secrets).await?;
         let spec = SandboxSpec {
             name: body.name,
@@ -77,6 +71,21 @@ impl Node {
             schema: SCHEMA,
             sandbox: self.sandbox_of(info),
         })
+    }
+
+    /// Returns the labels that say whom a sandbox works for.
+    pub(crate) async fn labels_for(
+        &self,
+        agent: Option<&str>,
+        spaces: &[String],
+    ) -> Result<BTreeMap<String, String>, ApiError> {
+        match agent {
+            Some(agent) => self.door_labels(agent, spaces).await,
+            None if spaces.is_empty() => Ok(BTreeMap::new()),
+            // No agent works in it, but it belongs to those spaces: who may write there may use it,
+            // and its snapshots are kept there.
+            None => self.space_labels(spaces),
+        }
     }
 
     /// Returns the labels that bind a sandbox to an agent and its spaces.

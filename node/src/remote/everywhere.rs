@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use rhizome_identity::{Authority, NodeId, Role, SpaceId};
+use rhizome_sandbox::Gate;
 
 use super::placement::{self, Need};
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
         remote::Unanswered,
         sandbox::{SandboxBody, Sandboxes},
     },
-    daemon::{caller::Caller, names::Names, node::Node},
+    daemon::{caller::Caller, fail, names::Names, node::Node},
     error::ApiError,
 };
 
@@ -80,6 +81,10 @@ impl Node {
         if let Some(wanted) = &body.agent {
             body.agent = Some(self.agent_for(&authority, peer, wanted, &spaces).await?);
         }
+        let labels = self.labels_for(body.agent.as_deref(), &body.spaces).await?;
+        self.limits
+            .may_run(&labels)
+            .map_err(|over| fail::sandbox(&over.into()))?;
         Ok(body)
     }
 
@@ -108,7 +113,7 @@ impl Node {
         spaces: &[SpaceId],
     ) -> Result<String, ApiError> {
         let name = agent_name(wanted, &Names(authority).node(peer).to_string());
-        check_agent_name(&name).map_err(|error| crate::daemon::fail::agent_keys(&error))?;
+        check_agent_name(&name).map_err(|error| fail::agent_keys(&error))?;
         let me = self.id();
         let known = authority
             .agents()

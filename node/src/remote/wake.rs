@@ -32,6 +32,7 @@ use crate::{
     },
     daemon::{
         caller::Caller,
+        context::WORK_LABEL,
         fail,
         names::Names,
         node::Node,
@@ -405,7 +406,9 @@ impl Node {
             .bring_image(&record.image_id, &record.holders, progress)
             .await?;
         let sandboxes = self.sandboxes()?;
-        let (labels, agent, mut notes) = match self.asleep_here(&record.sandbox) {
+        let was = sandboxes.remembered(&record.snapshot, &key).await;
+        let was = was.map_err(|error| fail::sandbox(&error))?;
+        let (mut labels, agent, mut notes) = match self.asleep_here(&record.sandbox) {
             // It comes back to where it was, and to the agent it had.
             Some(info) => {
                 let authority = self.replica.authority();
@@ -415,7 +418,12 @@ impl Node {
             }
             None => self.labels_here(record).await?,
         };
+        if let Some(work) = was.labels.get(WORK_LABEL) {
+            let known = labels.entry(WORK_LABEL.to_owned());
+            known.or_insert_with(|| work.clone());
+        }
         let options = ResumeOptions {
+            reliances: self.reliances(&labels).await?,
             labels: Some(labels),
             force: how.over_contract,
             network: how.wall,
@@ -431,6 +439,10 @@ impl Node {
         }
         self.announce_runtime(&info).await;
         notes.extend(self.reopen_volumes(&info.id).await);
+        // From the one that it went to sleep in.
+        let differences = was.fingerprint.differences(&info.fingerprint);
+        let told = differences.iter();
+        notes.extend(told.map(|one| format!("its runtime differs: {one}")));
         if let Err(error) = self
             .record_change(found.space, record, Rest::Awake, agent)
             .await

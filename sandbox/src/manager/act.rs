@@ -38,8 +38,8 @@ pub(super) struct Work {
     pub(super) stream: Option<tokio::net::UnixStream>,
     /// Why the guest is lost.
     pub(super) why: Option<String>,
-    /// Resume: whatever the sandbox relies on.
-    pub(super) force: bool,
+    /// Resume: on what it depends whether it goes on.
+    pub(super) relying: restore::Relying,
     /// The snapshot that was kept.
     pub(super) kept: Option<crate::SnapshotRef>,
     /// When the boot began.
@@ -59,7 +59,7 @@ impl Work {
             stopped: None,
             stream: None,
             why: None,
-            force: false,
+            relying: restore::Relying::default(),
             kept: None,
             begun: None,
         }

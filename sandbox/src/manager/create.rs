@@ -15,7 +15,7 @@ use super::{
     now_ms, pool,
 };
 use crate::{
-    Accel, Fingerprint, Progress, SandboxError, SandboxId, SandboxInfo, SandboxSpec, SandboxState,
+    Accel, Contract, Fingerprint, Progress, SandboxError, SandboxId, SandboxInfo, SandboxSpec, SandboxState,
     image::Image,
     life::{Action, Plan},
     staging::make_private_dir,
@@ -123,11 +123,21 @@ fn check(spec: &SandboxSpec, inner: &Inner) -> Result<(), SandboxError> {
 
 /// Refuses a runtime that is not what the sandbox relies on.
 pub(super) fn keeps_contract(info: &SandboxInfo) -> Result<(), SandboxError> {
-    let breaches = info.requires.check(&info.fingerprint);
+    holds(info, None, &info.requires)
+}
+
+/// Refuses a runtime that is not what somebody relies on: the sandbox itself, if it is nobody else.
+pub(super) fn holds(
+    info: &SandboxInfo,
+    by: Option<&str>,
+    contract: &Contract,
+) -> Result<(), SandboxError> {
+    let breaches = contract.check(&info.fingerprint);
     match breaches.is_empty() {
         true => Ok(()),
         false => Err(SandboxError::Contract {
             id: info.id,
+            by: by.map(str::to_owned),
             breaches,
         }),
     }

@@ -10,8 +10,8 @@ use super::{
     now_ms, session,
 };
 use crate::{
-    Progress, SandboxError, SandboxId, SandboxInfo, SnapshotRef,
-    chunks::StoreKey,
+    Progress, Reliance, SandboxError, SandboxId, SandboxInfo, SnapshotRef,
+    chunks::{PackId, StoreKey},
     image::{Image, ImageError},
     life::{Action, Lease, Phase, Refused, State},
     progress::step,
@@ -47,6 +47,15 @@ impl Source {
     }
 }
 
+/// On what it depends whether a sandbox goes on.
+#[derive(Debug, Clone, Default)]
+pub struct Relying {
+    /// Go on whatever of it is not here.
+    pub force: bool,
+    /// What else is relied on, beside what the sandbox itself does.
+    pub reliances: Vec<Reliance>,
+}
+
 /// How a sandbox is made from a snapshot.
 #[derive(Debug, Clone, Default)]
 pub struct ResumeOptions {
@@ -60,6 +69,8 @@ pub struct ResumeOptions {
     pub lease: Option<Lease>,
     /// Go on although something that it relies on is not here.
     pub force: bool,
+    /// What else is relied on, beside what the sandbox itself does.
+    pub reliances: Vec<Reliance>,
     /// What it may reach, instead of what it might where it slept.
     pub network: Option<crate::egress::Policy>,
 }
@@ -80,27 +91,19 @@ impl Sandboxes {
         key: &StoreKey,
         progress: Progress,
     ) -> Result<SandboxInfo, SandboxError> {
-        self.wake(id, key, false, progress).await
+        self.resume_relying(id, key, Relying::default(), progress)
+            .await
     }
 
-    /// As [`Self::resume`], also if something that the sandbox relies on is not here.
+    /// As [`Self::resume`], with more that is relied on, or with less.
     ///
     /// # Errors
-    /// As [`Self::resume`], but for [`SandboxError::Contract`].
-    pub async fn resume_anyway(
+    /// As [`Self::resume`]; [`SandboxError::Contract`] unless `relying` goes over it.
+    pub async fn resume_relying(
         &self,
         id: &SandboxId,
         key: &StoreKey,
-        progress: Progress,
-    ) -> Result<SandboxInfo, SandboxError> {
-        self.wake(id, key, true, progress).await
-    }
-
-    async fn wake(
-        &self,
-        id: &SandboxId,
-        key: &StoreKey,
-        force: bool,
+        relying: Relying,
         progress: Progress,
     ) -> Result<SandboxInfo, SandboxError> {
         let entry = self.inner.entry(id)?;
@@ -108,7 +111,7 @@ impl Sandboxes {
         self.spawned(async move {
             let mut work = Work::new(progress);
             work.key = Some(key);
-            work.force = force;
+            work.relying = relying;
             perform(&inner, &entry, Action::Resume, &mut work).await?;
             Ok(entry.info())
         })
@@ -135,9 +138,11 @@ impl Sandboxes {
         let (snapshot, key) = (snapshot.clone(), key.clone());
         self.spawned(async move {
             let source = load(&inner, snapshot.clone(), &key, options.as_new).await?;
-            if !options.force {
-                keeps_contract(&source, options.network.as_ref())?;
-            }
+            let relying = Relying {
+                force: options.force,
+                reliances: options.reliances.clone(),
+            };
+            keeps_contract(&source, options.network.as_ref(), &relying)?;
             let Source::Store { manifest, .. } = &source else {
                 unreachable!("it was loaded from the store");
             };
@@ -192,6 +197,33 @@ impl Sandboxes {
     }
 }
 
+impl Sandboxes {
+    /// Returns what was known of a sandbox when a snapshot was taken of it.
+    ///
+    /// # Errors
+    /// [`SandboxError::Chunks`] and [`SandboxError::Snapshot`].
+    pub async fn remembered(
+        &self,
+        snapshot: &SnapshotRef,
+        key: &StoreKey,
+    ) -> Result<SandboxInfo, SandboxError> {
+        let manifest = manifest_of(&self.inner, &snapshot.manifest, key).await?;
+        Ok(remembered(&manifest)?.info)
+    }
+}
+
+async fn manifest_of(
+    inner: &Arc<Inner>,
+    manifest: &PackId,
+    key: &StoreKey,
+) -> Result<Manifest, SandboxError> {
+    let (store, wanted, with) = (inner.chunks.clone(), *manifest, key.clone());
+    let bytes =
+        tokio::task::spawn_blocking(move || store.get_object(&with, capture::KIND, &wanted));
+    let bytes = bytes.await.map_err(|_| SandboxError::Stopping)??;
+    Ok(Manifest::parse(&bytes)?)
+}
+
 /// Reads a manifest and finds out whether it fits here.
 async fn load(
     inner: &Arc<Inner>,
@@ -199,11 +231,7 @@ async fn load(
     key: &StoreKey,
     copy: bool,
 ) -> Result<Source, SandboxError> {
-    let (store, wanted, with) = (inner.chunks.clone(), snapshot.manifest, key.clone());
-    let bytes =
-        tokio::task::spawn_blocking(move || store.get_object(&with, capture::KIND, &wanted));
-    let bytes = bytes.await.map_err(|_| SandboxError::Stopping)??;
-    let manifest = Manifest::parse(&bytes)?;
+    let manifest = manifest_of(inner, &snapshot.manifest, key).await?;
     let host = inner.host_for(&manifest.about).await?;
     snapshot::compatible(&manifest, &host).map_err(SnapshotError::from)?;
     Ok(Source::Store {
@@ -221,15 +249,23 @@ async fn load(
 fn keeps_contract(
     source: &Source,
     network: Option<&crate::egress::Policy>,
+    relying: &Relying,
 ) -> Result<(), SandboxError> {
     let Source::Store { manifest, .. } = source else {
         return Ok(());
     };
+    if relying.force {
+        return Ok(());
+    }
     let mut info = remembered(manifest)?.info;
     if let Some(network) = network {
         info.fingerprint.network = network.to_string();
     }
-    create::keeps_contract(&info)
+    create::keeps_contract(&info)?;
+    relying
+        .reliances
+        .iter()
+        .try_for_each(|of| create::holds(&info, Some(&of.by), &of.contract))
 }
 
 fn remembered(manifest: &Manifest) -> Result<capture::Remembered, SandboxError> {
@@ -341,12 +377,14 @@ pub(super) async fn materialise(
             return Err(none);
         };
         let source = load(inner, snapshot, &key, false).await?;
-        if !work.force {
-            keeps_contract(&source, None)?;
-        }
+        keeps_contract(&source, None, &work.relying)?;
         work.source = Some(source);
     }
     let source = work.source.clone().expect("it was just set");
+    // The monitor is this host's; all else of the runtime came with the snapshot. The commit that
+    // follows writes it down.
+    let vmm = inner.driver.version().await?;
+    entry.show(|record| record.info.fingerprint.vmm = vmm);
     let machine = match source {
         Source::Store { manifest, .. } => {
             let image = image_of(inner, &manifest.about.image_id, work).await?;

@@ -1,6 +1,7 @@
 //! What can be asked of a sandbox that is there.
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -146,6 +147,31 @@ impl Sandboxes {
             killed
         });
         work.await.unwrap_or(Err(SandboxError::Stopping))
+    }
+
+    /// Changes the labels of a sandbox, and keeps that. The sandbox does not look at them.
+    ///
+    /// # Errors
+    /// [`SandboxError::Unknown`], [`SandboxError::Invalid`] for labels that are too many or too
+    /// long, [`SandboxError::Directory`].
+    pub fn change_labels(
+        &self,
+        id: &SandboxId,
+        change: impl FnOnce(&mut BTreeMap<String, String>),
+    ) -> Result<(), SandboxError> {
+        let entry = self.inner.entry(id)?;
+        // Under the lock of its record, so that two who change at once both do.
+        let mut refused = None;
+        let written = entry.change(|record| {
+            let mut labels = record.info.labels.clone();
+            change(&mut labels);
+            match create::check_pairs(&labels, &BTreeMap::new()) {
+                Ok(()) => record.info.labels = labels,
+                Err(error) => refused = Some(error),
+            }
+        });
+        written.map_err(super::directory(&entry.dir))?;
+        refused.map_or(Ok(()), Err)
     }
 
     /// Asks the guest whether it answers.

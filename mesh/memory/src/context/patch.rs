@@ -29,6 +29,11 @@ pub struct ContextPatch {
     pub artifacts: Vec<Artifact>,
     /// Where the work is done.
     pub sandbox: Option<SandboxRef>,
+    /// What is relied on in the runtime, one requirement each; replaces what there was.
+    ///
+    /// Absent from what earlier releases wrote, and never written if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requires: Option<Vec<String>>,
 }
 
 /// A path that was taken.
@@ -138,6 +143,10 @@ impl ContextPatch {
         for step in self.next.iter().flatten() {
             text("next", step)?;
         }
+        for requirement in self.requires.iter().flatten() {
+            not_empty("requires", requirement)?;
+            text("requires", requirement)?;
+        }
         for entry in &self.artifacts {
             entry.check(&mut text)?;
         }
@@ -159,6 +168,11 @@ impl ContextPatch {
             MAX_PATCH_ENTRIES,
         )?;
         count("artifacts", self.artifacts.len(), MAX_PATCH_ENTRIES)?;
+        count(
+            "requires",
+            self.requires.as_ref().map_or(0, Vec::len),
+            MAX_PATCH_ENTRIES,
+        )?;
         if total > MAX_PATCH_BYTES {
             return Err(BoundsError::TooLong {
                 field: "patch",

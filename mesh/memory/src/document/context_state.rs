@@ -40,9 +40,11 @@ pub(crate) fn context_state(
             .collect(),
         errors: errors(document, index),
         questions: questions(document, index),
-        next: next(document, index),
+        next: together(document, index, "next"),
         artifacts: artifacts(document, index),
         sandbox: first::<SandboxRef>(document, index, "sandbox"),
+        requires: together(document, index, "requires"),
+        fingerprint: changes.last()?.fingerprint,
         hlc: changes.last()?.hlc,
         fragments: changes.iter().map(|change| change.fragment).collect(),
     })
@@ -196,15 +198,15 @@ fn questions(document: &Automerge, index: &DocIndex) -> Vec<Entry<Question>> {
     )
 }
 
-/// Lists written without knowing of each other both stay: the later first, each step once.
-fn next(document: &Automerge, index: &DocIndex) -> Vec<Entry<Note>> {
-    let mut steps: Vec<Entry<Note>> = Vec::new();
-    for (At { value, .. }, change) in register::<At<Vec<String>>>(document, index, "next") {
+/// Lists written without knowing of each other both stay: the later first, each line once.
+fn together(document: &Automerge, index: &DocIndex, name: &str) -> Vec<Entry<Note>> {
+    let mut lines: Vec<Entry<Note>> = Vec::new();
+    for (At { value, .. }, change) in register::<At<Vec<String>>>(document, index, name) {
         for text in value {
-            if !steps.iter().any(|step| step.value.text == text) {
-                steps.push(entry(Note { text }, change));
+            if !lines.iter().any(|line| line.value.text == text) {
+                lines.push(entry(Note { text }, change));
             }
         }
     }
-    steps
+    lines
 }

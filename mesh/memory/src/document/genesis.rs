@@ -16,7 +16,7 @@ pub(crate) const MAPS: [&str; 6] = [
     "artifacts",
 ];
 /// The registers of a context.
-pub(crate) const REGISTERS: [&str; 5] = ["task", "goal", "status", "next", "sandbox"];
+pub(crate) const REGISTERS: [&str; 6] = ["task", "goal", "status", "next", "sandbox", "requires"];
 /// The register of a memory.
 pub(crate) const STATEMENT: &str = "statement";
 

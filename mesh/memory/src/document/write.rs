@@ -80,6 +80,9 @@ pub(crate) fn write_patch(
         if let Some(sandbox) = &patch.sandbox {
             set(write, "sandbox", at, sandbox)?;
         }
+        if let Some(requires) = &patch.requires {
+            set(write, "requires", at, requires)?;
+        }
         add(write, entry, 0, &patch.explored)?;
         add(write, entry, 1, &patch.decisions)?;
         add(write, entry, 2, &patch.errors)?;

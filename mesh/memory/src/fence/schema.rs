@@ -207,18 +207,22 @@ impl Check<'_> {
             2 => self
                 .stamped::<Note>(text)
                 .and_then(|at| self.bounded(&at.value))?,
-            3 => {
-                let steps = self.stamped::<Vec<String>>(text)?.value;
-                if steps.len() > MAX_PATCH_ENTRIES {
-                    return Err("too many steps".into());
-                }
-                for text in steps {
-                    self.bounded(&Note { text })?;
-                }
-            }
-            _ => self
+            3 => self.lines(text, "too many steps")?,
+            4 => self
                 .stamped::<SandboxRef>(text)
                 .and_then(|at| self.bounded(&at.value))?,
+            _ => self.lines(text, "too many requirements")?,
+        }
+        Ok(())
+    }
+
+    fn lines(&mut self, text: &str, too_many: &str) -> Result<(), String> {
+        let lines = self.stamped::<Vec<String>>(text)?.value;
+        if lines.len() > MAX_PATCH_ENTRIES {
+            return Err(too_many.into());
+        }
+        for text in lines {
+            self.bounded(&Note { text })?;
         }
         Ok(())
     }

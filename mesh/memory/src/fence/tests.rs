@@ -137,6 +137,7 @@ fn patch(n: u64) -> ContextPatch {
             ..ErrorEntry::default()
         }],
         next: Some(vec!["this".into(), "that".into()]),
+        requires: Some(vec!["git".into(), format!("memory>={n}")]),
         artifacts: vec![Artifact {
             name: "a".into(),
             reference: "r".into(),
@@ -389,6 +390,33 @@ fn a_change_that_does_not_fit_its_document_is_refused() {
             change.operations[at].action = put(r#"{"what":"","result":"blank"}"#);
         });
     }
+    // More requirements than there may be, longer ones, other than text, or of another moment.
+    let requires = |change: &ExpandedChange| {
+        let is = |operation: &automerge::legacy::Op| matches!(&operation.key, Key::Map(name) if name == "requires");
+        change.operations.iter().position(is).unwrap()
+    };
+    let many = vec!["git"; crate::context::MAX_PATCH_ENTRIES + 1];
+    let long = ["x".repeat(crate::context::MAX_ENTRY_TEXT + 1)];
+    for hostile in [
+        serde_json::json!({"at": 196_608, "value": many}).to_string(),
+        serde_json::json!({"at": 196_608, "value": long}).to_string(),
+        r#"{"at":196608,"value":[1]}"#.to_owned(),
+        r#"{"at":196608,"value":"git"}"#.to_owned(),
+        r#"{"at":65536,"value":["git"]}"#.to_owned(),
+        r#"{"at":196608,"value":["git"] }"#.to_owned(),
+    ] {
+        schema(4, &|change| {
+            let at = requires(change);
+            change.operations[at].action = put(&hostile);
+        });
+    }
+    // The same forge with nothing wrong in it is taken, so it is those values that are refused.
+    let (doc, valid) = &cases[4];
+    let fine = forged(valid, |change| {
+        let at = requires(change);
+        change.operations[at].action = put(r#"{"at":196608,"value":["git"]}"#);
+    });
+    doc.clone().take(&fine).unwrap();
     // A context that does not say of which task it is, or says another.
     let (doc, valid) = &cases[3];
     let nameless = refused(doc, valid, |change| drop(change.operations.remove(0)));

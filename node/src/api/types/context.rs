@@ -45,6 +45,10 @@ pub struct CheckpointBody {
     /// Things made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
+    /// What is relied on in the runtime, such as `python3>=3.11`, in the place of what was; an
+    /// empty list relies on nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requires: Option<Vec<String>>,
 }
 
 /// The query of `GET /v1/context`.
@@ -59,6 +63,15 @@ pub struct ContextParams {
     /// 0 to leave the verification out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<u8>,
+    /// 1 to go on with the work: refused where what it relies on does not hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<u8>,
+    /// 1 to go on all the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub force: Option<u8>,
+    /// The sandbox to go on in, by id, name or prefix; a guest's own is taken by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
 }
 
 /// The query of `GET /v1/contexts`.
@@ -132,6 +145,18 @@ pub struct Context {
     /// The sandbox it was last worked on in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Entry<WorkedIn>>,
+    /// What is relied on in the runtime.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requires: Vec<Entry<Line>>,
+    /// The runtime of its last fragment, by its hash.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub fingerprint: String,
+    /// In what that differs from the runtime it is read in; absent outside a sandbox.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differs: Vec<String>,
+    /// What it relies on and does not hold there, with what is there instead.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub breaks: Vec<String>,
     /// Signature by signature, what this state rests on; absent if `verify=0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,

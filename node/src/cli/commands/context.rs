@@ -28,14 +28,20 @@ pub(crate) enum Verb {
     /// Show what is known of a task
     #[command(after_help = "Example:\n  rhizome context show --task mend-isodate")]
     Show(Which),
-    /// Show what is known of a task, every signature verified from disk
-    #[command(after_help = "Example:\n  rhizome context resume --task mend-isodate --json")]
-    Resume(Which),
+    /// Show what is known of a task to go on with it, every signature verified from disk
+    #[command(after_help = "Examples:
+  rhizome context resume --task mend-isodate --json
+  rhizome context resume --task mend-isodate --in bench
+
+With `--in`, the runtime of that sandbox is compared with the one the work was done in, and the context
+is refused if something that it relies on (`context checkpoint --requires`) does not hold there.")]
+    Resume(Resume),
     /// Add to the context of a task
     #[command(after_help = "Examples:
   rhizome context checkpoint --task mend --goal 'tests pass' --next 'run the tests'
   rhizome context checkpoint --task mend --explored 'raise the timeout => no help' \\
       --error 'tests time out => the port was taken'
+  rhizome context checkpoint --task mend --requires 'python3>=3.11' --requires git
   rhizome context checkpoint --task mend --file patch.json")]
     Checkpoint(Box<Checkpoint>),
     /// List the contexts, last touched first
@@ -55,6 +61,19 @@ pub(crate) struct Which {
     /// Space, by name or id; may be left out where there is only one
     #[arg(long)]
     space: Option<String>,
+}
+
+/// Which context, and where to go on with it.
+#[derive(Debug, Args)]
+pub(crate) struct Resume {
+    #[command(flatten)]
+    which: Which,
+    /// Sandbox to go on in, by name, id or prefix
+    #[arg(long = "in", value_name = "SANDBOX")]
+    place: Option<String>,
+    /// Go on although something that it relies on is not there
+    #[arg(long, requires = "place")]
+    force: bool,
 }
 
 /// What to add.
@@ -96,6 +115,13 @@ pub(crate) struct Checkpoint {
     /// Thing made; repeat for several
     #[arg(long = "artifact", value_name = "NAME=REFERENCE")]
     artifacts: Vec<String>,
+    /// What is relied on in the runtime, such as python3>=3.11, memory>=512 or env:HOME, in the place
+    /// of what was; repeat for several
+    #[arg(long, value_name = "REQUIREMENT")]
+    requires: Vec<String>,
+    /// Rely on nothing any more
+    #[arg(long, conflicts_with = "requires")]
+    no_requires: bool,
     /// Read the patch as JSON from a file, `-` for standard input; flags add to it
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -103,19 +129,35 @@ pub(crate) struct Checkpoint {
 
 pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
     match verb {
-        Verb::Show(which) => show(context, which, false).await,
-        Verb::Resume(which) => show(context, which, true).await,
+        Verb::Show(which) => show(context, which, None).await,
+        Verb::Resume(args) => {
+            let Resume {
+                which,
+                place,
+                force,
+            } = args;
+            show(context, which, Some((place, force))).await
+        }
         Verb::Checkpoint(args) => checkpoint(context, *args).await,
         Verb::List { space } => list(context, space).await,
     }
 }
 
-async fn show(context: &Context, which: Which, verify: bool) -> Result<(), Failure> {
-    let verify = Some(u8::from(verify).to_string());
+/// Shows a context; to go on with it, verified, in a sandbox and at any cost if so asked.
+async fn show(
+    context: &Context,
+    which: Which,
+    resume: Option<(Option<String>, bool)>,
+) -> Result<(), Failure> {
+    let number = |flag: bool| Some(u8::from(flag).to_string());
+    let (place, force) = resume.clone().unwrap_or_default();
     let query = [
         ("task", Some(which.task)),
         ("space", which.space),
-        ("verify", verify),
+        ("verify", number(resume.is_some())),
+        ("resume", number(resume.is_some())),
+        ("force", number(force)),
+        ("sandbox", place.clone()),
     ];
     let working: Working = context
         .client
@@ -157,6 +199,21 @@ async fn show(context: &Context, which: Which, verify: bool) -> Result<(), Failu
     if let Some(Entry { value, node, .. }) = &working.sandbox {
         let image = value.image.as_deref().unwrap_or("image unknown");
         ui.line(&format!("sandbox: {} ({image}) on {node}", value.id))?;
+    }
+    section(context, "relies on", &working.requires, |entry| {
+        entry.what.clone()
+    })?;
+    for broken in &working.breaks {
+        ui.line(&format!("DOES NOT HOLD THERE: {}", plain(broken)))?;
+    }
+    if !working.differs.is_empty() {
+        ui.line("the runtime differs:")?;
+        for one in &working.differs {
+            ui.line(&format!("  - {}", plain(one)))?;
+        }
+    }
+    if resume.is_some() && place.is_none() && !working.requires.is_empty() {
+        ui.status("whether that holds was not looked at; name a sandbox with `--in`");
     }
     if let Some(Verification {
         total,
@@ -219,6 +276,9 @@ async fn checkpoint(context: &Context, args: Checkpoint) -> Result<(), Failure> 
     body.resolved_questions.extend(args.resolved_questions);
     if !args.next.is_empty() {
         body.next = Some(args.next);
+    }
+    if !args.requires.is_empty() || args.no_requires {
+        body.requires = Some(args.requires);
     }
     let artifacts = args.artifacts.iter().map(|text| split(text, "="));
     body.artifacts

@@ -9,7 +9,7 @@ use super::{
     args::Args,
     door::{Door, Target},
     memory::split,
-    print::{Out, origin, text, who},
+    print::{Out, clean, origin, text, who},
     read_text,
 };
 
@@ -60,6 +60,7 @@ fn patch(args: &Args) -> Result<Value, CliError> {
         ("question", "questions"),
         ("resolved", "resolved_questions"),
         ("next", "next"),
+        ("requires", "requires"),
     ] {
         for value in args.all(option) {
             push(&mut body, list, value.into())?;
@@ -106,7 +107,9 @@ fn push(body: &mut Map<String, Value>, list: &str, value: Value) -> Result<(), C
 pub(crate) fn resume(out: &mut Out<impl Write>, args: &Args) -> Result<(), CliError> {
     let target = Target::new("/v1/context")
         .with("task", Some(args.required("task")?))
-        .with("space", args.one("space")?);
+        .with("space", args.one("space")?)
+        .with("resume", Some("1"))
+        .with("force", args.flag("force").then_some("1"));
     let answer = Door::from_env()?.get(&target)?;
     if args.flag("json") {
         return Ok(out.json(&answer)?);
@@ -161,6 +164,16 @@ fn show(out: &mut Out<impl Write>, context: &Value) -> Result<(), CliError> {
         &context["artifacts"],
         &pair("name", &["reference"]),
     )?;
+    section(out, "requires", &context["requires"], &|entry| {
+        said(entry, &[])
+    })?;
+    let lines = |name: &str| context[name].as_array().into_iter().flatten();
+    for broken in lines("breaks").filter_map(Value::as_str) {
+        out.line(format!("DOES NOT HOLD HERE: {}", clean(broken)))?;
+    }
+    for one in lines("differs").filter_map(Value::as_str) {
+        out.line(format!("the runtime differs: {}", clean(one)))?;
+    }
     let verification = &context["verification"];
     if let (Some(total), Some(ok)) = (verification["total"].as_u64(), verification["ok"].as_u64()) {
         out.line("")?;

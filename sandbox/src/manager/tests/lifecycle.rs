@@ -1,6 +1,8 @@
 //! Actions on sandboxes whose guests are fakes: what the state machine promises, kept by the
 //! manager.
 
+mod limits;
+
 use std::{sync::atomic::Ordering, time::Duration};
 
 use super::*;
@@ -38,10 +40,15 @@ impl Home {
     }
 
     async fn open(&self) -> Sandboxes {
+        self.open_with_gate(None).await
+    }
+
+    async fn open_with_gate(&self, gate: Option<Arc<dyn Gate>>) -> Sandboxes {
         let mut config = SandboxConfig::new(self.dir.path().join("sandboxes"));
         config.images_dir = self.dir.path().join("images");
         config.chunks_dir = self.dir.path().join("chunks");
         config.accel = Accel::Tcg;
+        config.gate = gate;
         let fake = Arc::new(self.fake.clone());
         Sandboxes::open_with(config, fake).await.unwrap().0
     }
