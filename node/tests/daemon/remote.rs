@@ -1,14 +1,10 @@
 //! One node's sandboxes, used from another: as the grants allow, and no further.
-use std::{
-    io::{BufReader, Read, Write},
-    os::unix::net::UnixStream,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::{
-    sandbox::qemu_is_missing,
+    sandbox::{Exec, qemu_is_missing},
     support::{Daemon, code},
 };
 
@@ -43,46 +39,6 @@ pub(crate) fn done(daemon: &Daemon, path: &str, body: Value) -> Value {
     let last: Value = serde_json::from_str(last).unwrap();
     assert!(last["done"].is_object(), "{last}");
     last["done"].clone()
-}
-
-struct Exec(BufReader<UnixStream>);
-
-impl Exec {
-    fn start(daemon: &Daemon, path: &str, body: &Value) -> Result<Self, (u16, Value)> {
-        let upgraded = daemon.client().upgrade(path, "rhizome-exec/1", body);
-        upgraded.unwrap().map(Self)
-    }
-
-    fn send(&mut self, kind: u8, payload: &[u8]) {
-        let mut frame = vec![kind];
-        frame.extend(u32::try_from(payload.len()).unwrap().to_be_bytes());
-        frame.extend(payload);
-        self.0.get_mut().write_all(&frame).unwrap();
-    }
-
-    fn receive(&mut self) -> std::io::Result<(u8, Vec<u8>)> {
-        let mut head = [0; 5];
-        self.0.read_exact(&mut head)?;
-        let mut payload = vec![0; u32::from_be_bytes(head[1..].try_into().unwrap()) as usize];
-        self.0.read_exact(&mut payload)?;
-        Ok((head[0], payload))
-    }
-
-    /// Returns standard output and how it ended.
-    fn finish(mut self) -> (String, Value) {
-        let mut out = Vec::new();
-        loop {
-            match self.receive().unwrap() {
-                (16, bytes) => out.extend(bytes),
-                (17, _) => {}
-                (18, end) => {
-                    let out = String::from_utf8(out).unwrap();
-                    return (out, serde_json::from_slice(&end).unwrap());
-                }
-                (kind, _) => panic!("a daemon does not send frames of kind {kind}"),
-            }
-        }
-    }
 }
 
 #[test]
@@ -206,17 +162,17 @@ fn a_sandbox_on_another_node_is_made_used_and_ended_from_here() {
     assert_eq!(back, [b'x'; 300_000]);
     let body =
         json!({"argv": ["sh", "-c", "wc -c < /root/notes; tr a-z A-Z; exit 7"], "stdin": true});
-    let mut exec = Exec::start(&laptop, &format!("{bench}/exec"), &body)
+    let mut exec = Exec::start_at(&laptop, &format!("{bench}/exec"), &body)
         .ok()
         .expect("it starts");
     exec.send(0, b"from afar");
     exec.send(1, b"");
-    let (out, end) = exec.finish();
+    let (out, _, end) = exec.finish();
     assert_eq!((out.trim(), end), ("300000\nFROM AFAR", json!({"code": 7})));
 
     // A reader of the space may look at nothing of it, and hears from whom and why.
     let body = json!({"argv": ["id"]});
-    let (status, refused) = Exec::start(&visitor, &format!("{bench}/exec"), &body)
+    let (status, refused) = Exec::start_at(&visitor, &format!("{bench}/exec"), &body)
         .err()
         .unwrap();
     assert_eq!(status, 403, "{refused}");
@@ -240,13 +196,13 @@ fn a_sandbox_on_another_node_is_made_used_and_ended_from_here() {
 
     // A node that dies under a command fails it soon.
     let body = json!({"argv": ["sh", "-c", "echo up; sleep 1000"]});
-    let mut exec = Exec::start(&laptop, &format!("{bench}/exec"), &body)
+    let mut exec = Exec::start_at(&laptop, &format!("{bench}/exec"), &body)
         .ok()
         .expect("it starts");
-    assert_eq!(exec.receive().unwrap(), (16, b"up\n".to_vec()));
+    assert_eq!(exec.receive(), (16, b"up\n".to_vec()));
     let killed = laptop.ask("DELETE", bench, None);
     assert_eq!(killed.0, 200, "{killed:?}");
-    let (kind, end) = exec.receive().unwrap();
+    let (kind, end) = exec.receive();
     assert_eq!(kind, 18, "{}", String::from_utf8_lossy(&end));
     assert_eq!(cloud.get("/v1/sandboxes/bench")["state"], "killed");
 }

@@ -30,14 +30,20 @@ pub(crate) struct Exec(BufReader<UnixStream>);
 
 impl Exec {
     pub(crate) fn start(daemon: &Daemon, body: &Value) -> Result<Self, (u16, Value)> {
-        let upgraded = daemon
-            .client()
-            .upgrade("/v1/sandboxes/bench/exec", "rhizome-exec/1", body)
-            .unwrap();
-        upgraded.map(Self)
+        Self::start_at(daemon, "/v1/sandboxes/bench/exec", body)
     }
 
-    fn send(&mut self, kind: u8, payload: &[u8]) {
+    /// As [`Self::start`], of any sandbox, also of another node's.
+    pub(crate) fn start_at(
+        daemon: &Daemon,
+        path: &str,
+        body: &Value,
+    ) -> Result<Self, (u16, Value)> {
+        let upgraded = daemon.client().upgrade(path, "rhizome-exec/1", body);
+        upgraded.unwrap().map(Self)
+    }
+
+    pub(crate) fn send(&mut self, kind: u8, payload: &[u8]) {
         let mut frame = vec![kind];
         frame.extend(u32::try_from(payload.len()).unwrap().to_be_bytes());
         frame.extend(payload);
