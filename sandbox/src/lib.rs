@@ -53,4 +53,6 @@ pub use manager::{
     PoolInfo, Readings, Relying, ResumeOptions, Sandboxes, SnapshotOptions, Tally, Usage,
     end_monitors,
 };
+#[doc(no_inline)]
+pub use rhizome_guest::wire::clip;
 pub use progress::{Progress, ProgressEvent, silent};

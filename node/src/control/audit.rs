@@ -213,15 +213,10 @@ fn write(mut log: Log, mut queue: mpsc::Receiver<Request>) {
 
 /// Returns as much of `text` as an entry holds, without what a terminal would act on.
 fn clip(text: &str) -> String {
-    let mut clipped = String::new();
-    for c in text.chars() {
-        let c = if c.is_control() { ' ' } else { c };
-        if clipped.len() + c.len_utf8() > MAX_TEXT {
-            break;
-        }
-        clipped.push(c);
-    }
+    let clipped = rhizome_sandbox::clip(text, MAX_TEXT).chars();
     clipped
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
 }
 
 #[cfg(test)]

@@ -36,6 +36,8 @@ use crate::{
 const OWN_FIELDS: &str = "rhizome.";
 /// The field that holds what a memory relies on, one requirement a line.
 const REQUIRES_FIELD: &str = "rhizome.requires";
+/// Most of what somebody wrote that a message repeats, in bytes.
+const MAX_SHOWN: usize = 80;
 const DEFAULT_HITS: usize = 10;
 const MAX_HITS: usize = 100;
 const DEFAULT_LIST: usize = 50;
@@ -553,7 +555,7 @@ fn parse_doc(text: &str) -> Result<DocId, ApiError> {
 
 /// Returns the beginning of what somebody wrote, short enough for a message.
 pub(crate) fn clip(text: &str) -> String {
-    text.chars().take(80).collect()
+    rhizome_sandbox::clip(text, MAX_SHOWN).to_owned()
 }
 
 #[cfg(test)]

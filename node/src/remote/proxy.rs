@@ -12,6 +12,7 @@ use hyper::{body::Incoming, client::conn::http1, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use rhizome_identity::NodeId;
 use rhizome_mesh::net::CtlError;
+use rhizome_sandbox::clip;
 use tokio::io::{AsyncWriteExt, copy_bidirectional_with_sizes};
 use tracing::debug;
 
@@ -26,6 +27,8 @@ use crate::{
 
 /// The largest error of another node that is read.
 const MAX_ERROR_BYTES: usize = 64 * 1024;
+/// Most of its code that is passed on, in bytes.
+const MAX_CODE_BYTES: usize = 64;
 /// How long such an error may take to arrive.
 const ERROR_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes on the way in each direction of an upgraded connection.
@@ -127,16 +130,13 @@ pub(crate) async fn refused(name: &Named, answer: hyper::Response<Incoming>) -> 
     match serde_json::from_slice::<ErrorBody>(&bytes) {
         Ok(ErrorBody { error }) => {
             let said = format!("node `{name}`: {}", error.message);
-            let mut passed = ApiError::new(status, &clip(&error.code), said).maybe_hint(error.hint);
+            let mut passed = ApiError::new(status, clip(&error.code, MAX_CODE_BYTES), said)
+                .maybe_hint(error.hint);
             passed = passed.with_causes(error.causes);
             passed
         }
         Err(_) => broken(name, &format!("it answered {status}")),
     }
-}
-
-fn clip(code: &str) -> String {
-    code.chars().take(64).collect()
 }
 
 /// The peer cannot be spoken to.

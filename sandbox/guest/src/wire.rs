@@ -7,11 +7,13 @@
 //! Nothing here trusts its input: every length is checked against what is there before anything
 //! is allocated for it.
 
+mod clip;
 mod codec;
 mod exec_id;
 mod frame;
 mod message;
 
+pub use clip::clip;
 pub use codec::{Decoder, Encoder, WireError};
 pub use exec_id::{ExecId, ParseExecIdError};
 pub use frame::{Frame, FrameDecoder, Kind, contains_magic};

@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, fmt};
 
+use rhizome_guest::wire::clip;
 use serde::{Deserialize, Serialize};
 
 use super::policy::Denied;
@@ -86,7 +87,8 @@ impl DenialLog {
             &mut denied.destination,
             &mut denied.how_to_ask,
         ] {
-            clip(text);
+            let kept = clip(text, MAX_TEXT).len();
+            text.truncate(kept);
         }
         let repeated = self
             .kept
@@ -118,16 +120,6 @@ impl DenialLog {
     /// Returns what is remembered, the oldest first.
     pub(super) fn list(&self) -> Vec<Denial> {
         self.kept.iter().cloned().collect()
-    }
-}
-
-fn clip(text: &mut String) {
-    if text.len() > MAX_TEXT {
-        let mut end = MAX_TEXT;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
     }
 }
 

@@ -248,9 +248,5 @@ impl Payload for Failure {
 
 /// Returns as much of `text` as a message may hold.
 fn clip(text: &str) -> &str {
-    let mut end = text.len().min(MAX_TEXT);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
+    super::clip(text, MAX_TEXT)
 }

@@ -20,6 +20,8 @@ const ARCHITECTURE: &str = "amd64";
 /// Most entries of the environment that are kept, and the longest.
 const MAX_ENV: usize = 64;
 const MAX_ENV_BYTES: usize = 32 * 1024;
+/// Most of foreign text that an error carries, in bytes.
+const MAX_SHOWN: usize = 120;
 
 /// A SHA-256, as `sha256:` and 64 digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -237,9 +239,7 @@ pub(super) fn json<T: for<'de> Deserialize<'de>>(
 
 /// Cuts foreign text down to what an error may carry.
 pub(super) fn clip(text: &str) -> String {
-    text.chars()
-        .take(120)
-        .collect::<String>()
+    rhizome_guest::wire::clip(text, MAX_SHOWN)
         .escape_debug()
         .to_string()
 }
