@@ -44,7 +44,7 @@ async fn usage(State(node): Shared, Params(params): Params<UsageParams>) -> Answ
 
 async fn own_usage(State(node): Shared, Extension(caller): Extension<Caller>) -> Answer<OwnUsage> {
     match caller {
-        Caller::Guest(guest) => node.own_usage(&guest).await.map(Json),
+        Caller::Guest(guest) => node.own_usage(&guest).map(Json),
         _ => Err(ApiError::bad_request("this is for what runs in a sandbox")),
     }
 }

@@ -118,6 +118,12 @@ fn what_is_used_is_counted_once_and_limited() {
         assert!(number(&row["disk_bytes"]) > 0, "{row}");
     }
 
+    let (out, err, _) = run(&daemon, &["rhizome", "usage"]);
+    assert!(
+        out.contains("cpu ") && out.contains(" MiB s\n"),
+        "{out}{err}"
+    );
+
     // The daemon is killed while the guest works; the next one counts what came in between, once.
     let busy = json!({"argv": ["sh", "-c", "while :; do :; done"], "detach": true});
     daemon.post("/v1/sandboxes/bench/exec", busy);

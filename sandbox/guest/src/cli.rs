@@ -13,6 +13,7 @@ mod memory;
 mod net;
 mod print;
 mod runtime;
+mod usage;
 
 use std::{
     ffi::OsString,
@@ -97,6 +98,7 @@ fn run(out: &mut Out<impl Write>, words: Vec<OsString>) -> Result<(), CliError> 
         }
         (Some("net"), Some("denials")) => net::denials(out, &rest(help::DENIALS)?),
         (Some("net"), None | Some("-h" | "--help" | "help")) => Err(CliError::Help(help::NET)),
+        (Some("usage"), _) => usage::show(out, &rest(help::USAGE)?),
         (Some("runtime"), _) => runtime::show(out, &rest(help::RUNTIME)?),
         (Some("self"), _) => memory::who_am_i(out, &rest(help::SELF)?),
         (Some("-V" | "--version"), _) => Ok(writeln!(

@@ -14,6 +14,7 @@ Commands:
   context checkpoint  Save the working context of a task
   context resume      Show the working context of a task
   net denials         Show what could not be reached, and how to ask for it
+  usage               Show what this sandbox used, and which quotas count for it
   runtime             Show what this sandbox is made of
   self                Show which agent, node and sandbox this is
 
@@ -226,6 +227,20 @@ pub(crate) const SELF: Spec = Spec {
 Show which agent, node and sandbox this is
 
 Usage: rhizome self [--json]
+",
+    values: &[],
+    flags: &["json"],
+    words: false,
+};
+
+pub(crate) const USAGE: Spec = Spec {
+    help: "\
+Show what this sandbox used of its node, and the quotas of its agent and its spaces
+
+Usage: rhizome usage [--json]
+
+When a quota is used up, the sandbox is put to sleep, with its memory, processes and files, until its
+owner raises the quota and resumes it. Numbers are at most a quarter of a minute old.
 ",
     values: &[],
     flags: &["json"],
