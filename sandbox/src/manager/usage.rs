@@ -170,12 +170,10 @@ impl Sandboxes {
     /// included. Looks at their files: blocks for a moment.
     #[must_use]
     pub fn readings(&self) -> Readings {
-        // The last readings first: a monitor that ends in between is read as running then, and its
-        // last reading comes the next time.
-        let (mut usage, upto) = self.inner.last_readings.list();
         let now = HostTime::now();
         let mut stored = self.stored_by(None);
         let entries: Vec<_> = self.inner.entries().values().cloned().collect();
+        let mut present = Vec::new();
         for entry in entries {
             let stored = stored.remove(&entry.id).map_or(0, |(_, bytes)| bytes);
             let read = self.inner.usage_of(&entry, &now, stored);
@@ -183,9 +181,12 @@ impl Sandboxes {
                 && read.disk_bytes == 0
                 && read.egress == EgressUsage::default();
             if !nothing {
-                usage.push(read);
+                present.push(read);
             }
         }
+        // After the others: a monitor that ends in between is in both, and in neither it cannot be.
+        let (mut usage, upto) = self.inner.last_readings.list();
+        usage.extend(present);
         // Snapshots outlive the sandboxes that they were taken of.
         usage.extend(
             stored

@@ -8,7 +8,7 @@
 //! A processor's counter belongs to one process on one boot of the host, so its mark is kept under
 //! that name: whoever reads it after the daemon came and went goes on where the last one stopped.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use rhizome_sandbox::{HostTime, MonitorId, Usage};
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,8 @@ const DAYS_KEPT_MS: u64 = 400 * DAY_MS;
 const MAX_ROWS: usize = 50_000;
 /// Longest time that one charge is spread over; one that says more counts at its end.
 const MAX_SPAN_MS: u64 = 31 * DAY_MS;
+/// For how long the mark of a monitor is kept that is not read any more.
+const MARKS_KEPT_MS: u64 = DAY_MS;
 /// A sandbox at rest uses nothing but disk: how often that is written down.
 const REST_MS: u64 = 10 * 60_000;
 
@@ -366,13 +368,11 @@ impl Ledger {
         }
     }
 
-    /// Notes who holds what now, and forgets the marks of what is not there any more.
+    /// Notes who holds what now, and forgets the marks of what is long gone.
     pub(crate) fn hold(&mut self, readings: &[Reading]) {
         self.held.clear();
-        let mut monitors = BTreeSet::new();
         for reading in readings {
             let usage = &reading.usage;
-            monitors.extend(usage.monitor.as_ref().map(|read| &read.monitor));
             let held = self
                 .held
                 .entry(usage.sandbox.to_string())
@@ -385,8 +385,14 @@ impl Ledger {
             held.disk_bytes = usage.disk_bytes;
             held.runs = usage.monitor.is_some();
         }
-        self.monitors
-            .retain(|monitor, _| monitors.contains(monitor));
+        // A monitor that could not be read once may be read again: without its mark all of it would
+        // be charged anew. One of another boot is gone for good.
+        if let Some(now) = readings.last().map(|reading| &reading.usage.at) {
+            self.monitors.retain(|monitor, mark| {
+                let unread = now.awake_ms.saturating_sub(mark.awake_ms);
+                monitor.boot == now.boot && unread < MARKS_KEPT_MS
+            });
+        }
         let held = &self.held;
         self.networks
             .retain(|sandbox, _| held.contains_key(sandbox));

@@ -175,6 +175,20 @@ fn a_last_reading_that_is_told_again_counts_once_also_after_a_later_one() {
 }
 
 #[test]
+fn a_monitor_that_was_not_read_once_is_not_charged_anew() {
+    let (mut ledger, id) = (Ledger::default(), sandbox());
+    let first = [running(id, 1, 5_000, 900, 5_000)];
+    observe(&mut ledger, NOON, "d1", &first);
+    // It ended between the two looks, or the kernel had no file left to read it with.
+    observe(&mut ledger, NOON, "d1", &[idle(id, 6_000)]);
+    let last = [running(id, 1, 6_000, 1_000, 6_000)];
+    observe(&mut ledger, NOON, "d1", &last);
+    assert_eq!((sum(&ledger).cpu_ms, sum(&ledger).run_ms), (1_000, 6_000));
+    observe(&mut ledger, NOON, "d1", &[idle(id, 6_000 + MARKS_KEPT_MS)]);
+    assert!(ledger.monitors.is_empty(), "marks are not kept for ever");
+}
+
+#[test]
 fn another_process_with_the_same_number_is_another_monitor() {
     let (mut ledger, id) = (Ledger::default(), sandbox());
     observe(
