@@ -5,6 +5,7 @@ use std::{
     fs, io,
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use clap::Args;
@@ -16,6 +17,8 @@ use crate::api::types::node::Setting;
 /// The UDP port a node listens on if nothing else is said.
 pub const DEFAULT_PORT: u16 = 4580;
 
+/// For how long a copy of a snapshot may be gone before another is made.
+const DEFAULT_REPLICA_GRACE: Duration = Duration::from_secs(600);
 /// Most labels of a node.
 const MAX_LABELS: usize = 32;
 /// The longest name of a node, in bytes.
@@ -54,6 +57,8 @@ pub struct Config {
     pub remote: bool,
     /// What this node is good for, told to the others: `gpu`, `zone`…
     pub labels: BTreeMap<String, String>,
+    /// For how long a node that holds a copy may be gone before another copy is made.
+    pub replica_grace: Duration,
     /// Where each value came from, if it is no default.
     origins: BTreeMap<&'static str, Origin>,
 }
@@ -103,6 +108,8 @@ pub struct ConfigFile {
     pub remote: Option<bool>,
     /// See [`Config::labels`].
     pub labels: Option<BTreeMap<String, String>>,
+    /// See [`Config::replica_grace`].
+    pub replica_grace_secs: Option<u64>,
 }
 
 /// The flags of `rhizome up`, with the environment below them.
@@ -238,6 +245,7 @@ impl Config {
             pool: 0,
             remote: true,
             labels: BTreeMap::new(),
+            replica_grace: DEFAULT_REPLICA_GRACE,
             origins: BTreeMap::new(),
         }
     }
@@ -278,6 +286,7 @@ impl Config {
             ("pool", file.pool.is_some()),
             ("remote", file.remote.is_some()),
             ("labels", file.labels.is_some()),
+            ("replica_grace_secs", file.replica_grace_secs.is_some()),
         ];
         let said = said.into_iter().filter(|(_, said)| *said);
         self.origins
@@ -303,6 +312,9 @@ impl Config {
             pool: file.pool.unwrap_or(self.pool),
             remote: file.remote.unwrap_or(self.remote),
             labels: file.labels.unwrap_or(self.labels),
+            replica_grace: file
+                .replica_grace_secs
+                .map_or(self.replica_grace, Duration::from_secs),
             data_dir: self.data_dir,
             origins: self.origins,
         }
@@ -394,6 +406,7 @@ impl Config {
                     .map(|label| parse_label(label))
                     .collect()
             },
+            replica_grace: self.replica_grace,
             data_dir: self.data_dir,
             origins: self.origins,
         }
@@ -427,6 +440,7 @@ impl Config {
             ("pool", self.pool.into()),
             ("remote", self.remote.into()),
             ("labels", labels.into()),
+            ("replica_grace_secs", self.replica_grace.as_secs().into()),
         ];
         let settings = values.map(|(name, value)| Setting {
             name: name.to_owned(),

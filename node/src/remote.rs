@@ -4,21 +4,27 @@
 //! mesh that proves who asks. [`grants`] says, purely, what a route takes; [`serve`] lets through
 //! what a peer may; [`on`] passes a request of the owner on to another node; [`ask`] puts a
 //! question of our own. [`record`] is what a sandbox that sleeps leaves in the memory of its space,
-//! [`hold`] keeps its snapshot on other nodes, [`wake`] goes on from it anywhere. Nothing here
+//! [`hold`] keeps its snapshot on other nodes, [`repair`] makes up for those that go, [`wake`] goes
+//! on from it anywhere, and [`alarm`] does so when what it waits for comes. Nothing here
 //! coordinates: the asker chooses, the target accepts or refuses.
 
+pub(crate) mod alarm;
 pub(crate) mod ask;
+pub(crate) mod asleep;
 pub(crate) mod everywhere;
 pub(crate) mod facts;
 pub(crate) mod grants;
 pub(crate) mod hold;
+pub(crate) mod images;
 pub(crate) mod keys;
+pub(crate) mod notes;
 pub(crate) mod on;
 pub(crate) mod packs;
 pub(crate) mod placement;
 pub(crate) mod proxy;
 pub(crate) mod record;
 pub(crate) mod records;
+pub(crate) mod repair;
 pub(crate) mod routes;
 pub(crate) mod serve;
 pub(crate) mod sweep;

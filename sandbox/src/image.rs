@@ -320,12 +320,23 @@ impl ImageStore {
         if let Some(rootfs) = self.roots.newest(wanted) {
             return self.assemble(Some(rootfs), progress).await;
         }
-        if wanted == debian::NAME {
-            return Err(ImageError::NotBuilt {
-                name: wanted.to_owned(),
-            });
+        match self.stored_as(wanted) {
+            Err(ImageError::Unknown { .. }) if wanted == debian::NAME => {
+                Err(ImageError::NotBuilt {
+                    name: wanted.to_owned(),
+                })
+            }
+            // One that came from another node is here without its root file system's own entry.
+            found => found,
         }
-        self.stored_as(wanted)
+    }
+
+    /// Returns whether a sandbox that asks for `wanted` would find something here, be it more than
+    /// one image.
+    pub fn knows(&self, wanted: &str) -> bool {
+        wanted == MINIMAL
+            || self.roots.newest(wanted).is_some()
+            || !matches!(self.stored_as(wanted), Err(ImageError::Unknown { .. }))
     }
 
     /// Returns the stored image that an id, a unique prefix of one, or a name means.

@@ -52,7 +52,7 @@ pub use item::{
     MAX_TITLE, MemoryItem,
 };
 pub use kind::{Kind, ParseKindError};
-pub use recall::{Hit, MAX_HITS, MAX_QUERY, RecallError, RecallQuery};
+pub use recall::{Hit, MAX_HITS, MAX_QUERY, RecallError, RecallQuery, StandingQuery};
 pub use replica::{
     AdmitOutcome, CheckpointRequest, Fork, OpenError, PublishError, PublishRequest, Published,
     RecordOutcome, Replica, ReplicaConfig, ReplicaError, SpaceStats,

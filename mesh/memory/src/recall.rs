@@ -10,12 +10,14 @@
 mod fresh;
 mod rank;
 mod search;
+mod standing;
 mod tokens;
 
 use rhizome_identity::SpaceId;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::search::{MAX_FRESH, Search};
+pub use self::standing::StandingQuery;
 use self::{fresh::Filter, rank::rank};
 use crate::{Kind, MemoryItem, ViewError, document::DocKey};
 

@@ -34,7 +34,12 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
 
 /// Reads a body of at most [`MAX_BODY_BYTES`].
 pub(crate) async fn read_body(body: Body) -> Result<Bytes, ApiError> {
-    let limited = http_body_util::Limited::new(body, MAX_BODY_BYTES);
+    read_at_most(body, MAX_BODY_BYTES).await
+}
+
+/// Reads a body of at most `limit` bytes.
+pub(crate) async fn read_at_most(body: Body, limit: usize) -> Result<Bytes, ApiError> {
+    let limited = http_body_util::Limited::new(body, limit);
     let collected = http_body_util::BodyExt::collect(limited);
     let Ok(collected) = tokio::time::timeout(BODY_TIMEOUT, collected).await else {
         let message = format!(
@@ -52,7 +57,7 @@ pub(crate) async fn read_body(body: Body) -> Result<Bytes, ApiError> {
         Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "too_large",
-            format!("the request is larger than {MAX_BODY_BYTES} bytes"),
+            format!("the request is larger than {limit} bytes"),
         )),
         Err(error) => {
             Err(ApiError::bad_request("the request could not be read").caused_by(Some(&*error)))

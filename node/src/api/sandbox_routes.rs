@@ -66,13 +66,17 @@ async fn list(
 ) -> Answer<Sandboxes> {
     match caller {
         Caller::Owner if params.all == Some(1) => node.sandboxes_everywhere().await,
-        _ => node.list_sandboxes(&caller),
+        _ => node.list_sandboxes(&caller).await,
     }
     .map(Json)
 }
 
-async fn show(State(node): Shared, Path(sandbox): Path<String>) -> Answer<SandboxCreated> {
-    node.show_sandbox(&sandbox).map(Json)
+async fn show(
+    State(node): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(sandbox): Path<String>,
+) -> Answer<SandboxCreated> {
+    node.show_sandbox(&caller, &sandbox).await.map(Json)
 }
 
 async fn create(

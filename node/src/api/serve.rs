@@ -98,7 +98,8 @@ impl<S> StallGuard<S> {
         }
     }
 
-    fn with(mut self, patience: Patience) -> Self {
+    /// Heeds `patience`, whatever becomes of it later.
+    pub(crate) fn with(mut self, patience: Patience) -> Self {
         self.patience = patience;
         self
     }

@@ -25,6 +25,7 @@ pub mod runtime;
 pub mod sandbox;
 pub mod usage;
 pub mod volume;
+pub mod wake;
 
 /// The schema number of this release's objects.
 pub const SCHEMA: u32 = 1;

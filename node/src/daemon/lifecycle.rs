@@ -2,6 +2,7 @@
 //! task that ends what nobody keeps.
 use std::{sync::Arc, time::Duration};
 
+use axum::http::StatusCode;
 use rhizome_memory::now_ms;
 use rhizome_sandbox::{
     ForkOptions, OnShutdown, Progress as SandboxProgress, Relying, ResumeOptions, SandboxError,
@@ -24,7 +25,7 @@ use crate::{
     },
     control::audit::Note,
     error::ApiError,
-    remote::{placement::Wish, record::Rest, wake::How},
+    remote::{self, alarm::Asked, placement::Wish, record::Rest, records::Kept, wake::How},
 };
 
 /// Copies of one request when it does not say how many.
@@ -123,6 +124,10 @@ impl Node {
         body: SnapshotBody,
         progress: SandboxProgress,
     ) -> Result<SnapshotTaken, ApiError> {
+        if !body.wake_on.is_empty() {
+            return Err(ApiError::bad_request("only what sleeps can be woken")
+                .hint("`rhizome sandbox hibernate --wake-on …` puts it to sleep"));
+        }
         let info = self.find_sandbox(wanted)?;
         let options = self.snapshot_options(&info, &body.hook, body.deadline_ms)?;
         let taken = self
@@ -130,7 +135,7 @@ impl Node {
             .snapshot(&info.id, options, Arc::clone(&progress))
             .await
             .map_err(|error| fail::sandbox(&error))?;
-        self.snapshot_taken(&info, &taken, false, &body, &progress)
+        self.snapshot_taken(&info, &taken, false, &body, Asked::default(), &progress)
             .await
     }
 
@@ -142,6 +147,12 @@ impl Node {
         progress: SandboxProgress,
     ) -> Result<SnapshotTaken, ApiError> {
         let info = self.find_sandbox(wanted)?;
+        let asked = Asked::parse(&body.wake_on)?;
+        if !asked.conditions.is_empty() && Bound::of(&info).spaces.is_empty() {
+            let message = "the sandbox belongs to no space, so there is no record to wake it by";
+            return Err(ApiError::new(StatusCode::CONFLICT, "no_space", message)
+                .hint("create sandboxes with `--space`"));
+        }
         let options = self.snapshot_options(&info, &body.hook, body.deadline_ms)?;
         self.keep_changes(&info.id, "before it slept", &progress)
             .await;
@@ -150,7 +161,7 @@ impl Node {
             .hibernate(&info.id, options, Arc::clone(&progress))
             .await
             .map_err(|error| fail::sandbox(&error))?;
-        self.snapshot_taken(&info, &taken, true, &body, &progress)
+        self.snapshot_taken(&info, &taken, true, &body, asked, &progress)
             .await
     }
 
@@ -175,6 +186,7 @@ impl Node {
         taken: &SnapshotRef,
         asleep: bool,
         body: &SnapshotBody,
+        asked: Asked,
         progress: &SandboxProgress,
     ) -> Result<SnapshotTaken, ApiError> {
         let wish = match body
@@ -192,9 +204,15 @@ impl Node {
             }
         };
         let rest = if asleep { Rest::Asleep } else { Rest::Awake };
-        let wanted = body.replicas.map(usize::from);
+        let wake_on = asked.conditions.iter().map(remote::asleep::shown).collect();
+        let how = Kept {
+            replicas: body.replicas.map(usize::from),
+            wish,
+            held_by: body.held_by.clone(),
+            wake_on: asked.conditions,
+        };
         let kept = self
-            .keep_snapshot(info, taken, rest, wanted, &wish, progress)
+            .keep_snapshot(info, taken, rest, how, progress)
             .await?;
         let snapshot = SnapshotInfo {
             snapshot: taken.clone(),
@@ -209,6 +227,9 @@ impl Node {
         Ok(SnapshotTaken {
             schema: SCHEMA,
             snapshot: self.snapshot_of(snapshot),
+            // What nobody could write down wakes nothing.
+            wake_on: if kept.record.is_some() { wake_on } else { Vec::new() },
+            webhook: asked.webhook.filter(|_| kept.record.is_some()),
             kept: Some(kept),
         })
     }
@@ -381,6 +402,8 @@ impl Node {
             schema: SCHEMA,
             snapshot: self.snapshot_of(found),
             kept: None,
+            wake_on: Vec::new(),
+            webhook: None,
         })
     }
 

@@ -43,9 +43,10 @@ impl Node {
         }
         labels.extend(self.labels_for(body.agent.as_deref(), &body.spaces).await?);
         let (network, secrets) = self.network_of_new(body.network, body.secrets).await?;
+        let image = body.image.unwrap_or_else(|| "minimal".to_owned());
         let spec = SandboxSpec {
             name: body.name,
-            image: body.image.unwrap_or_else(|| "minimal".to_owned()),
+            image: self.image_here(image, &progress).await?,
             memory_mib: body.memory_mib.unwrap_or(0),
             vcpus: body.vcpus.unwrap_or(0),
             env: body.env,
@@ -139,7 +140,7 @@ impl Node {
     /// Lists the sandboxes, newest first.
     ///
     /// Another node sees those of spaces in which it may work.
-    pub(crate) fn list_sandboxes(&self, caller: &Caller) -> Result<Sandboxes, ApiError> {
+    pub(crate) async fn list_sandboxes(&self, caller: &Caller) -> Result<Sandboxes, ApiError> {
         let sandboxes = self.sandboxes()?.list();
         let authority = self.replica.authority();
         let may_see = |info: &SandboxInfo| match caller {
@@ -148,11 +149,11 @@ impl Node {
             }
             _ => true,
         };
-        let sandboxes = sandboxes
-            .into_iter()
-            .filter(may_see)
-            .map(|info| self.sandbox_of(info))
-            .collect();
+        let sandboxes = sandboxes.into_iter().filter(may_see);
+        let mut sandboxes: Vec<_> = sandboxes.map(|info| self.sandbox_of(info)).collect();
+        if sandboxes.iter().any(|sandbox| !sandbox.spaces.is_empty()) {
+            self.dress(&self.ledger_if_any().await?, &mut sandboxes);
+        }
         Ok(Sandboxes {
             schema: SCHEMA,
             sandboxes,
@@ -160,12 +161,30 @@ impl Node {
         })
     }
 
-    /// Returns one sandbox by id, name or unique prefix.
-    pub(crate) fn show_sandbox(&self, wanted: &str) -> Result<SandboxCreated, ApiError> {
-        let info = self.find_sandbox(wanted)?;
+    /// Returns one sandbox by id, name or unique prefix; for the owner also one that sleeps
+    /// elsewhere.
+    pub(crate) async fn show_sandbox(
+        &self,
+        caller: &Caller,
+        wanted: &str,
+    ) -> Result<SandboxCreated, ApiError> {
+        let sandbox = match self.find_sandbox(wanted) {
+            Ok(info) => {
+                let mut shown = [self.sandbox_of(info)];
+                if !shown[0].spaces.is_empty() {
+                    self.dress(&self.ledger_if_any().await?, &mut shown);
+                }
+                let [shown] = shown;
+                shown
+            }
+            Err(error) => match (caller, self.find_record(caller, wanted).await) {
+                (Caller::Owner, Ok(found)) => self.sleeper(&found),
+                _ => return Err(error),
+            },
+        };
         Ok(SandboxCreated {
             schema: SCHEMA,
-            sandbox: self.sandbox_of(info),
+            sandbox,
         })
     }
 
@@ -300,6 +319,9 @@ impl Node {
             fingerprint_hash: Hash::from_bytes(info.fingerprint.hash()).to_string(),
             fingerprint: serde_json::to_value(&info.fingerprint).unwrap_or_default(),
             node: Some(self.named()),
+            wake_on: Vec::new(),
+            woken_by: None,
+            copies: None,
         }
     }
 }

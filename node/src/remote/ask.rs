@@ -18,7 +18,10 @@ use tokio_util::{
 
 use super::proxy;
 use crate::{
-    api::types::{Named, Progress, ProgressLine},
+    api::{
+        serve::Patience,
+        types::{Named, Progress, ProgressLine},
+    },
     daemon::{names::Names, node::Node},
     error::ApiError,
 };
@@ -139,7 +142,7 @@ impl Node {
             )
             .body(Body::from(body))
             .map_err(|_| ApiError::internal("a request to a peer has no valid path"))?;
-        let answer = proxy::send(self, peer, name, request).await?;
+        let answer = proxy::send(self, peer, name, request, Patience::default()).await?;
         if answer.status().is_success() {
             Ok(answer)
         } else {

@@ -5,13 +5,16 @@ use futures::future::join_all;
 use rhizome_identity::{Authority, NodeId, Role, SpaceId};
 use rhizome_sandbox::Gate;
 
-use super::placement::{self, Need};
+use super::{
+    asleep::ELSEWHERE,
+    placement::{self, Need},
+};
 use crate::{
     agents::check_agent_name,
     api::types::{
         mesh::AgentBody,
         remote::Unanswered,
-        sandbox::{SandboxBody, Sandboxes},
+        sandbox::{Sandbox, SandboxBody, Sandboxes},
     },
     daemon::{caller::Caller, fail, names::Names, node::Node},
     error::ApiError,
@@ -27,7 +30,7 @@ impl Node {
     /// answer in time are named.
     pub(crate) async fn sandboxes_everywhere(&self) -> Result<Sandboxes, ApiError> {
         let authority = self.replica.authority();
-        let mut all = match self.list_sandboxes(&Caller::Owner) {
+        let mut all = match self.list_sandboxes(&Caller::Owner).await {
             Ok(own) => own,
             // A node that runs none of its own still shows those of the others.
             Err(_) => Sandboxes {
@@ -59,6 +62,15 @@ impl Node {
                 }),
             }
         }
+        // Where it slept once says less than where it is; where nobody says anything, the record
+        // does.
+        let elsewhere = |sandbox: &Sandbox| sandbox.state == ELSEWHERE;
+        let found: Vec<_> = all.sandboxes.iter().filter(|one| !elsewhere(one)).collect();
+        let mut listed: Vec<_> = found.iter().map(|one| one.id.clone()).collect();
+        all.sandboxes.retain(|one| !elsewhere(one) || !listed.contains(&one.id));
+        listed.extend(all.sandboxes.iter().map(|one| one.id.clone()));
+        let ledger = self.ledger_if_any().await?;
+        all.sandboxes.extend(self.unlisted(&ledger, &listed));
         Ok(all)
     }
 

@@ -33,7 +33,7 @@ pub(crate) const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 /// For how long an answer is good.
 const FRESH: Duration = Duration::from_secs(5);
 /// Most images and snapshots that a node names.
-const MAX_LISTED: usize = 512;
+pub(super) const MAX_LISTED: usize = 512;
 
 /// What other nodes said lately; at most one entry per member.
 #[derive(Debug, Default)]

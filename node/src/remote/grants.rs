@@ -37,8 +37,8 @@ pub(crate) fn need<'a>(method: &Method, path: &'a str) -> Need<'a> {
         ["images"] if is(&Method::GET) => Need::Member,
         ["resume"] if is(&Method::POST) => Need::Body,
         ["remote", "facts"] if is(&Method::GET) => Need::Member,
-        ["remote", "image" | "offer" | "pack-chunks"] if is(&Method::POST) => Need::Member,
-        ["remote", "hold" | "claim" | "volume"] if is(&Method::POST) => Need::Body,
+        ["remote", "offer" | "pack-chunks"] if is(&Method::POST) => Need::Member,
+        ["remote", "hold" | "claim" | "image" | "volume"] if is(&Method::POST) => Need::Body,
         _ => Need::Never,
     }
 }
@@ -134,6 +134,9 @@ mod tests {
             ("GET", "/v1/status"),
             ("GET", "/v1/doctor"),
             ("POST", "/v1/images"),
+            ("POST", "/v1/images/push"),
+            ("POST", "/v1/wake/00ff"),
+            ("POST", "/v1/wake-on"),
             ("POST", "/v1/on/cloud/v1/sandboxes"),
             ("GET", "/v1/nodes"),
             ("DELETE", "/v1/sandboxes"),

@@ -48,17 +48,21 @@ pub(crate) struct Keeping<'a> {
     pub(crate) space: SpaceId,
     pub(crate) snapshot: &'a SnapshotRef,
     pub(crate) image_id: &'a str,
+    /// Nodes that are not asked.
+    pub(crate) except: &'a [NodeId],
 }
 
 impl Node {
     /// Has `wanted` other nodes keep a snapshot, or as many as are connected up to one.
     ///
     /// They are chosen by room and label; which of equal ones, by the rendezvous of the sandbox.
-    pub(crate) async fn replicate(
+    /// `before` is called with each before it is asked.
+    pub(crate) async fn replicate<F: Future<Output = ()>>(
         &self,
         keeping: Keeping<'_>,
         wanted: Option<usize>,
         wish: &Wish,
+        before: impl Fn(&NodeId) -> F,
         progress: &Progress,
     ) -> Copies {
         let mut copies = Copies::default();
@@ -79,6 +83,7 @@ impl Node {
             if copies.holders.len() >= copies.wanted {
                 break;
             }
+            before(&candidate.node).await;
             let name = Names(&self.replica.authority()).node(&candidate.node);
             let told = |step: crate::api::types::Progress| {
                 progress(rhizome_sandbox::ProgressEvent {
@@ -112,7 +117,7 @@ impl Node {
         let authority = self.replica.authority();
         let readers = self.connected().into_iter().filter(|node| {
             let role = authority.role_in(node, &keeping.space);
-            role.is_some_and(Role::can_read)
+            role.is_some_and(Role::can_read) && !keeping.except.contains(node)
         });
         let asking = readers.map(async |node| (node, self.facts_of(node).await));
         let mut candidates = Vec::new();

@@ -264,6 +264,7 @@ impl Node {
         if description.id() != id {
             return Err(ApiError::bad_request("the holder describes another image"));
         }
+        self.room_for(&description)?;
         let dir = self.incoming()?.join(format!("image-{}", &id[..16]));
         std::fs::create_dir_all(&dir).map_err(|error| io(&dir, &error))?;
         let mut bytes = 0;

@@ -213,11 +213,11 @@ pub(crate) fn nobody(refusals: &[ApiError]) -> ApiError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::api::types::{Named, remote::Driver};
 
-    fn facts() -> Facts {
+    pub(in crate::remote) fn facts() -> Facts {
         Facts {
             schema: 1,
             version: "1".into(),

@@ -18,7 +18,7 @@ use tracing::debug;
 
 use crate::{
     api::{
-        serve::{STALL_TIMEOUT, StallGuard},
+        serve::{Patience, STALL_TIMEOUT, StallGuard},
         types::{ErrorBody, Named},
     },
     daemon::{names::Names, node::Node},
@@ -54,6 +54,7 @@ pub(crate) async fn forward(
 ) -> Result<Response, ApiError> {
     let name = Names(&node.replica.authority()).node(&peer);
     let ours = request.extensions_mut().remove::<OnUpgrade>();
+    let client = request.extensions_mut().remove::<Patience>();
     let (head, body) = request.into_parts();
     let mut outgoing = hyper::Request::builder().method(head.method).uri(path);
     if let Some(headers) = outgoing.headers_mut() {
@@ -67,11 +68,19 @@ pub(crate) async fn forward(
     let outgoing = outgoing
         .body(body)
         .map_err(|_| ApiError::bad_request("the request cannot be passed on"))?;
-    let mut answer = send(node, peer, &name, outgoing).await?;
+    let patience = Patience::default();
+    let mut answer = send(node, peer, &name, outgoing, patience.clone()).await?;
     let status = answer.status();
     if status == StatusCode::SWITCHING_PROTOCOLS {
         let ours = ours.ok_or_else(|| broken(&name, "it switched protocols unasked"))?;
         let theirs = hyper::upgrade::on(&mut answer);
+        // A client that does not read, or a command that does not, holds up the other and nothing
+        // else. Whether each still is there shows on the other direction, and the mesh ends the
+        // stream of a peer that is gone.
+        patience.without_end();
+        if let Some(client) = client {
+            client.without_end();
+        }
         node.tasks.spawn(pump(ours, theirs, node.stop.clone()));
         let mut response = StatusCode::SWITCHING_PROTOCOLS.into_response();
         response
@@ -95,15 +104,18 @@ pub(crate) async fn forward(
 }
 
 /// Sends a request on a control stream of its own and returns the head of the answer.
+///
+/// The peer has to read what it is sent, until `patience` has no end.
 pub(crate) async fn send(
     node: &Node,
     peer: NodeId,
     name: &Named,
     request: hyper::Request<Body>,
+    patience: Patience,
 ) -> Result<hyper::Response<Incoming>, ApiError> {
     let stream = node.mesh.open_ctl(peer).await;
     let stream = stream.map_err(|error| unreachable(name, &error))?;
-    let io = TokioIo::new(StallGuard::new(stream, STALL_TIMEOUT));
+    let io = TokioIo::new(StallGuard::new(stream, STALL_TIMEOUT).with(patience));
     let (mut sender, connection) = http1::handshake(io)
         .await
         .map_err(|error| broken(name, "the connection broke").caused_by(Some(&error)))?;
@@ -162,14 +174,13 @@ fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {
     }
 }
 
-/// Carries bytes both ways until one side ends, fails or stalls, or the node stops.
+/// Carries bytes both ways until one side ends or fails, or the node stops.
 async fn pump(ours: OnUpgrade, theirs: OnUpgrade, stop: tokio_util::sync::CancellationToken) {
     let Ok((ours, theirs)) = tokio::try_join!(ours, theirs) else {
         debug!("a connection that was passed on was not upgraded");
         return;
     };
-    let mut ours = StallGuard::new(TokioIo::new(ours), STALL_TIMEOUT);
-    let mut theirs = StallGuard::new(TokioIo::new(theirs), STALL_TIMEOUT);
+    let (mut ours, mut theirs) = (TokioIo::new(ours), TokioIo::new(theirs));
     let pumping = copy_bidirectional_with_sizes(&mut ours, &mut theirs, PUMP_BYTES, PUMP_BYTES);
     if let Some(Err(error)) = stop.run_until_cancelled(pumping).await {
         debug!(%error, "a connection that was passed on broke off");

@@ -9,9 +9,11 @@
 use std::collections::BTreeMap;
 
 use rhizome_identity::{AgentId, Hash, NodeId, SpaceId};
-use rhizome_memory::{Conflict, Draft, FragmentId, Kind, MAX_FIELD_VALUE, MemoryItem};
+use rhizome_memory::{Conflict, Draft, FragmentId, Hlc, Kind, MAX_FIELD_VALUE, MemoryItem};
 use rhizome_sandbox::{SandboxId, SnapshotRef, chunks::PackId};
 use serde::{Deserialize, Serialize};
+
+use super::alarm::condition::{self, Cause, Condition};
 
 /// Version of the fields.
 const VERSION: &str = "1";
@@ -23,6 +25,8 @@ const PACKS_PER_FIELD: usize = 240;
 const MAX_HOLDERS: usize = 64;
 /// Digits of a hash.
 const HASH_DIGITS: usize = 64;
+/// Longest wish for holders that is kept with a record, in bytes.
+const MAX_WISH: usize = 256;
 
 /// Where a sandbox is, as far as the mesh is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +77,14 @@ pub(crate) struct Record {
     pub(crate) spaces: Vec<SpaceId>,
     /// Its labels, without the node's own.
     pub(crate) labels: BTreeMap<String, String>,
+    /// How many nodes beside the runner are to hold it; 0 where nobody said.
+    pub(crate) replicas: u8,
+    /// Which nodes, as it was asked for; any, if absent.
+    pub(crate) held_by: Option<String>,
+    /// What wakes it; nothing but a request, if empty.
+    pub(crate) wake_on: Vec<Condition>,
+    /// What woke it last, if it was not simply asked for.
+    pub(crate) woken_by: Option<Cause>,
 }
 
 /// A record with its place in the memory.
@@ -82,6 +94,10 @@ pub(crate) struct Found {
     pub(crate) space: SpaceId,
     /// The fragment that says so.
     pub(crate) fragment: FragmentId,
+    /// When it was said, as moments of the space's memory are ordered.
+    pub(crate) hlc: Hlc,
+    /// Who holds what it sleeps in, by the record and by what was said since.
+    pub(crate) holders: Vec<NodeId>,
     /// Other versions that neither knew of the other's.
     pub(crate) forks: Vec<Record>,
 }
@@ -92,14 +108,18 @@ impl Record {
         format!("sandbox {sandbox}")
     }
 
+    /// Returns what people call the sandbox.
+    pub(crate) fn called(&self) -> String {
+        self.name
+            .clone()
+            .unwrap_or_else(|| self.sandbox.to_string())
+    }
+
     /// Writes the record as what a node publishes.
     ///
     /// `names` gives a node's name for the title, which is for people.
     pub(crate) fn draft(&self, names: impl Fn(&NodeId) -> String) -> Draft {
-        let called = self
-            .name
-            .clone()
-            .unwrap_or_else(|| self.sandbox.to_string());
+        let called = self.called();
         let title = match self.rest {
             Rest::Asleep => format!("sandbox {called} sleeps"),
             Rest::Awake => format!("sandbox {called} runs on {}", names(&self.runner)),
@@ -142,6 +162,20 @@ impl Record {
         if let Some((agent, name)) = &self.agent {
             field("agent", agent.to_string());
             field("agent_name", name.clone());
+        }
+        // Left out where they say nothing, as nodes that do not know them do.
+        if self.replicas > 0 {
+            field("replicas", self.replicas.to_string());
+        }
+        if let Some(wish) = &self.held_by {
+            field("held_by", wish.clone());
+        }
+        if !self.wake_on.is_empty() {
+            field("wake_on", condition::to_field(&self.wake_on));
+        }
+        if let Some(cause) = &self.woken_by {
+            let cause = serde_json::to_string(cause).expect("a cause is plain");
+            field("woken_by", cause);
         }
         for (number, packs) in snapshot.packs.chunks(PACKS_PER_FIELD).enumerate() {
             let packs: String = packs.iter().map(ToString::to_string).collect();
@@ -188,7 +222,16 @@ impl Record {
             None => None,
             Some(id) => Some((id.parse().ok()?, get("agent_name")?.to_owned())),
         };
+        let held_by = get("held_by").map(str::to_owned);
+        if held_by.as_ref().is_some_and(|wish| wish.len() > MAX_WISH) {
+            return None;
+        }
         Some(Self {
+            replicas: get("replicas").map_or(Some(0), |n| n.parse().ok())?,
+            held_by,
+            wake_on: get("wake_on").map_or(Some(Vec::new()), condition::from_field)?,
+            // What woke it is for people; a record without it is better than none.
+            woken_by: get("woken_by").and_then(condition::cause_from_field),
             sandbox: get("sandbox")?.parse().ok()?,
             name: get("name").map(str::to_owned),
             rest,
@@ -233,9 +276,11 @@ impl Found {
         let forks = forks.collect();
         (item.kind == Kind::Snapshot && own_key && at_home).then_some(Self {
             forks,
+            holders: record.holders.clone(),
             record,
             space: item.space,
             fragment: item.id,
+            hlc: item.hlc,
         })
     }
 }
@@ -288,6 +333,10 @@ pub(crate) mod tests {
             agent: Some((AgentId::from_bytes([3; 32]), "mender".into())),
             spaces: vec![SpaceId::from_bytes([4; 32])],
             labels: BTreeMap::from([("team".into(), "blue".into())]),
+            replicas: 2,
+            held_by: Some("label=zone=home".into()),
+            wake_on: vec![Condition::Time { at_ms: 5 }],
+            woken_by: Some(Cause::Webhook { bytes: 7 }),
         }
     }
 
@@ -301,6 +350,24 @@ pub(crate) mod tests {
         }
         let beyond = record(MAX_PACKS + 1).draft(|_| String::new());
         assert_eq!(Record::parse(&beyond.fields), None);
+    }
+
+    #[test]
+    fn a_record_of_a_node_that_knows_no_conditions_is_one_without() {
+        let mut fields = record(1).draft(|_| String::new()).fields;
+        for field in ["replicas", "held_by", "wake_on", "woken_by"] {
+            assert!(fields.remove(field).is_some(), "{field}");
+        }
+        let older = Record::parse(&fields).unwrap();
+        let expected = Record {
+            replicas: 0,
+            held_by: None,
+            wake_on: Vec::new(),
+            woken_by: None,
+            ..record(1)
+        };
+        assert_eq!(older, expected);
+        assert_eq!(older.draft(|_| String::new()).fields, fields);
     }
 
     #[test]
@@ -319,12 +386,19 @@ pub(crate) mod tests {
             ("agent", "mender"),
             ("memory_mib", "99999999999"),
             ("labels", "{]"),
+            ("replicas", "many"),
+            ("replicas", "256"),
+            ("held_by", &"x".repeat(MAX_WISH + 1)),
+            ("wake_on", "[{\"on\":\"memory\",\"query\":\"\"}]"),
         ] {
             let mut fields = whole.clone();
             fields.insert(field.into(), value.into());
             assert_eq!(Record::parse(&fields), None, "{field}={value}");
             fields.remove(field);
-            if !matches!(field, "packs.00" | "agent" | "labels") {
+            let optional = [
+                "packs.00", "agent", "labels", "replicas", "held_by", "wake_on",
+            ];
+            if !optional.contains(&field) {
                 assert_eq!(Record::parse(&fields), None, "without {field}");
             }
         }

@@ -3,11 +3,13 @@ use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
 use rhizome_identity::{AgentId, Hash, NodeId, SpaceId};
-use rhizome_memory::{FragmentId, Kind, ListQuery, PublishRequest, keyed_doc, now_ms};
+use rhizome_memory::{Draft, FragmentId, Kind, ListQuery, PublishRequest, keyed_doc, now_ms};
 use rhizome_sandbox::{Progress, SandboxId, SandboxInfo, SnapshotRef};
 
 use super::{
+    alarm::condition::{Cause, Condition},
     hold::Keeping,
+    notes::Ledger,
     placement::Wish,
     record::{Found, Record, Rest},
 };
@@ -27,6 +29,17 @@ use crate::{
 const MAX_RECORDS: usize = 10_000;
 /// Fewest digits of an id that are looked up as a prefix.
 const MIN_PREFIX: usize = 4;
+
+/// How a snapshot is to be kept.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// Copies on other nodes; one, if one is connected, where nobody says how many.
+    pub(crate) replicas: Option<usize>,
+    pub(crate) wish: Wish,
+    /// The wish as it was written.
+    pub(crate) held_by: Option<String>,
+    pub(crate) wake_on: Vec<Condition>,
+}
 
 impl Node {
     /// Returns the record of a sandbox.
@@ -53,11 +66,16 @@ impl Node {
 
     /// Returns every record in the spaces that the caller may use.
     pub(crate) async fn records(&self, caller: &Caller) -> Result<Vec<Found>, ApiError> {
+        Ok(self.ledger(caller).await?.found)
+    }
+
+    /// Returns every record in the spaces that the caller may use, and what nodes said beside them.
+    pub(crate) async fn ledger(&self, caller: &Caller) -> Result<Ledger, ApiError> {
         let authority = self.replica.authority();
         let spaces = caller.spaces(self, &authority)?;
         let replica = self.replica.clone();
-        let found = blocking(move || {
-            let mut found = Vec::new();
+        let read = blocking(move || {
+            let mut ledger = Ledger::default();
             for space in spaces {
                 let query = ListQuery {
                     space: Some(space),
@@ -65,12 +83,12 @@ impl Node {
                     task: None,
                     limit: MAX_RECORDS,
                 };
-                let items = replica.list(&query).map_err(fail::replica)?;
-                found.extend(items.iter().filter_map(Found::of));
+                ledger.read(&replica.list(&query).map_err(fail::replica)?);
             }
-            Ok::<_, ApiError>(found)
+            ledger.settle();
+            Ok::<_, ApiError>(ledger)
         });
-        found.await?
+        read.await?
     }
 
     /// Keeps a snapshot that was taken of a sandbox, which now sleeps or goes on: copies on other
@@ -86,11 +104,11 @@ impl Node {
         info: &SandboxInfo,
         snapshot: &SnapshotRef,
         rest: Rest,
-        replicas: Option<usize>,
-        wish: &Wish,
+        how: Kept,
         progress: &Progress,
     ) -> Result<Replicated, ApiError> {
         let bound = Bound::of(info);
+        let replicas = how.replicas;
         let Some(space) = bound.spaces.first().copied() else {
             if replicas.is_some_and(|wanted| wanted > 0) {
                 let message = "the sandbox belongs to no space, so no other node can keep it";
@@ -104,13 +122,22 @@ impl Node {
             space,
             snapshot,
             image_id: &info.image_id,
+            except: &[],
         };
-        let copies = self.replicate(keeping, replicas, wish, progress).await;
+        let told = |_: &NodeId| std::future::ready(());
+        let copies = self
+            .replicate(keeping, replicas, &how.wish, told, progress)
+            .await;
         let mut holders = vec![self.id()];
         holders.extend(&copies.holders);
         let recorded = async {
             let epoch = self.epoch_of(&space, snapshot).await?;
-            let record = self.describe(info, snapshot, epoch, rest, holders);
+            let mut record = self.describe(info, snapshot, epoch, rest, holders);
+            // What was asked for is kept up later, and so is what was there without being asked for.
+            let lasting = replicas.unwrap_or(copies.holders.len());
+            record.replicas = u8::try_from(lasting).unwrap_or(u8::MAX);
+            record.held_by = how.held_by;
+            record.wake_on = how.wake_on;
             self.publish_record(space, &record).await
         };
         // The sandbox sleeps by now: that others do not know of it is no reason to call it failed.
@@ -144,8 +171,12 @@ impl Node {
         was: &Record,
         rest: Rest,
         agent: Option<(AgentId, String)>,
+        cause: Option<Cause>,
     ) -> Result<FragmentId, ApiError> {
         let mut record = was.clone();
+        // What it waited for has come, or is of no more use.
+        record.wake_on = Vec::new();
+        record.woken_by = cause;
         record.rest = rest;
         record.runner = self.id();
         record.since_ms = now_ms();
@@ -172,20 +203,29 @@ impl Node {
             return;
         }
         let agent = found.record.agent.clone();
-        let ended = self.record_change(*space, &found.record, Rest::Ended, agent);
+        let ended = self.record_change(*space, &found.record, Rest::Ended, agent, None);
         if let Err(error) = ended.await {
             tracing::warn!(sandbox = %info.id, %error, "its end could not be written down");
         }
     }
 
-    async fn publish_record(
+    pub(crate) async fn publish_record(
         &self,
         space: SpaceId,
         record: &Record,
     ) -> Result<FragmentId, ApiError> {
-        let agent = self.default_agent().await?;
         let authority = self.replica.authority();
         let draft = record.draft(|node| Names(&authority).node(node).to_string());
+        self.publish_draft(space, draft).await
+    }
+
+    /// Publishes what this node itself says.
+    pub(crate) async fn publish_draft(
+        &self,
+        space: SpaceId,
+        draft: Draft,
+    ) -> Result<FragmentId, ApiError> {
+        let agent = self.default_agent().await?;
         let request = PublishRequest {
             space,
             draft,
@@ -254,6 +294,10 @@ impl Node {
             labels: labels
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect::<BTreeMap<_, _>>(),
+            replicas: 0,
+            held_by: None,
+            wake_on: Vec::new(),
+            woken_by: None,
         }
     }
 }
@@ -332,6 +376,8 @@ mod tests {
             },
             space: SpaceId::from_bytes([4; 32]),
             fragment: FragmentId::from_bytes([n; 32]),
+            hlc: rhizome_memory::Hlc::default(),
+            holders: Vec::new(),
             forks: Vec::new(),
         }
     }

@@ -12,16 +12,19 @@ use std::{
 };
 
 use axum::http::StatusCode;
+use bytes::Bytes;
 use rhizome_identity::{AgentId, NodeId, Role, SpaceId};
-use rhizome_memory::FragmentId;
+use rhizome_memory::{FragmentId, now_ms};
 use rhizome_sandbox::{
     Progress, ProgressEvent, ResumeOptions, SandboxId, SandboxInfo, chunks::MAX_FILE_BYTES,
     egress::Policy, life::Phase,
 };
 
 use super::{
+    alarm::condition::Cause,
     ask::find_node,
     hold::seed,
+    notes::Lease,
     placement::{self, Need, Wish, rank, rendezvous},
     record::{Found, Record, Rest},
 };
@@ -51,6 +54,12 @@ const MAX_CLAIMS: usize = 1_024;
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most nodes that are asked to decide, one after the other.
 const MAX_ARBITERS: usize = 5;
+/// Where a guest reads why it was woken.
+const WAKE_FILE: &str = "/run/rhizome/wake.json";
+/// Where it reads what was sent to its webhook.
+const WAKE_BODY: &str = "/run/rhizome/wake.body";
+/// For those who may read what its root is told.
+const WAKE_MODE: u32 = 0o640;
 /// Label of a sandbox whose agent is another one than where it came from: the one it had.
 const FORMER_AGENT_LABEL: &str = "rhizome.agent.was";
 
@@ -63,6 +72,10 @@ pub(crate) struct How {
     pub(crate) over_contract: bool,
     /// What it may reach here, instead of what it might where it slept.
     pub(crate) wall: Option<Policy>,
+    /// Why, if nobody asks for it in person.
+    pub(crate) cause: Option<Cause>,
+    /// What was sent to its webhook.
+    pub(crate) body: Option<Bytes>,
 }
 
 impl How {
@@ -71,7 +84,7 @@ impl How {
         Self {
             over_others: force,
             over_contract: force,
-            wall: None,
+            ..Self::default()
         }
     }
 }
@@ -215,12 +228,31 @@ impl Node {
             self.may_wake(&found.record)?;
         }
         let arbiter = self.claim(found, how.over_others).await?;
+        // Also for those who would ask another node: it reaches them on any way there is.
+        self.say_lease(found, true).await;
         match self.wake_claimed(found, how, progress).await {
             Ok(woken) => Ok(woken),
             Err(error) => {
                 self.give_back(found, arbiter).await;
+                self.say_lease(found, false).await;
                 Err(error)
             }
+        }
+    }
+
+    /// Publishes that this node wakes a sandbox, or gave it up.
+    async fn say_lease(&self, found: &Found, stands: bool) {
+        let record = &found.record;
+        let lease = Lease {
+            sandbox: record.sandbox,
+            record: found.fragment,
+            node: self.id(),
+            stands,
+        };
+        let draft = lease.draft(&record.called(), &self.name());
+        if let Err(error) = self.publish_draft(found.space, draft).await {
+            // The claim stands; this is for those who are not asked.
+            tracing::warn!(sandbox = %record.sandbox, %error, "a lease could not be published");
         }
     }
 
@@ -278,7 +310,7 @@ impl Node {
     }
 
     /// Asks the node that all agree on whether this one may wake it; returns which that was.
-    async fn claim(&self, found: &Found, force: bool) -> Result<Option<NodeId>, ApiError> {
+    pub(crate) async fn claim(&self, found: &Found, force: bool) -> Result<Option<NodeId>, ApiError> {
         let body = claim_of(found, false);
         for arbiter in self.arbiters(found) {
             let answer = if arbiter == self.id() {
@@ -303,7 +335,7 @@ impl Node {
         Ok(None)
     }
 
-    async fn give_back(&self, found: &Found, arbiter: Option<NodeId>) {
+    pub(crate) async fn give_back(&self, found: &Found, arbiter: Option<NodeId>) {
         match arbiter {
             Some(arbiter) if arbiter == self.id() => {
                 self.claims.give_back(&found.record.sandbox, &self.id());
@@ -399,11 +431,10 @@ impl Node {
         self.pin_for_wake(record).await?;
         let objects = record.snapshot.objects();
         let limit = (objects.len() as u64).saturating_mul(MAX_FILE_BYTES as u64);
-        let packs = self
-            .bring(&objects, &record.holders, limit, progress)
-            .await?;
+        let holders = self.holders_of(found).await?;
+        let packs = self.bring(&objects, &holders, limit, progress).await?;
         let image = self
-            .bring_image(&record.image_id, &record.holders, progress)
+            .bring_image(&record.image_id, &holders, progress)
             .await?;
         let sandboxes = self.sandboxes()?;
         let was = sandboxes.remembered(&record.snapshot, &key).await;
@@ -437,16 +468,22 @@ impl Node {
             let message = "the record names the snapshot of another sandbox";
             return Err(ApiError::new(StatusCode::CONFLICT, "bad_record", message));
         }
+        let cause = how.cause.unwrap_or(Cause::Asked);
+        let told = self.tell_guest(found, &cause, how.body).await;
+        if let Err(error) = told {
+            notes.push(format!("it could not be told why it was woken: {error}"));
+        }
         self.announce_runtime(&info).await;
         notes.extend(self.reopen_volumes(&info.id).await);
         // From the one that it went to sleep in.
         let differences = was.fingerprint.differences(&info.fingerprint);
         let told = differences.iter();
         notes.extend(told.map(|one| format!("its runtime differs: {one}")));
-        if let Err(error) = self
-            .record_change(found.space, record, Rest::Awake, agent)
-            .await
-        {
+        let woken_by = Some(cause).filter(|cause| *cause != Cause::Asked);
+        let changed = self
+            .record_change(found.space, record, Rest::Awake, agent, woken_by)
+            .await;
+        if let Err(error) = changed {
             notes.push(format!(
                 "that it runs here could not be written down: {error}"
             ));
@@ -464,6 +501,41 @@ impl Node {
             fetched_bytes: packs + image,
             notes,
         })
+    }
+
+    /// Returns who holds what a sandbox sleeps in, by all that is known now.
+    async fn holders_of(&self, found: &Found) -> Result<Vec<NodeId>, ApiError> {
+        let records = self.records(&Caller::Owner).await?;
+        let newest = records.into_iter().find(|one| {
+            one.record.sandbox == found.record.sandbox
+                && one.record.snapshot.manifest == found.record.snapshot.manifest
+        });
+        Ok(newest.map_or_else(|| found.holders.clone(), |one| one.holders))
+    }
+
+    /// Tells what runs in a sandbox why it was woken: a file, replaced as a whole, that a program
+    /// can watch for. What was sent to a webhook lies beside it, and is there first.
+    async fn tell_guest(
+        &self,
+        found: &Found,
+        cause: &Cause,
+        body: Option<Bytes>,
+    ) -> Result<(), ApiError> {
+        let id = found.record.sandbox.to_string();
+        if let Some(body) = body {
+            self.write_file(&id, WAKE_BODY, WAKE_MODE, &body[..]).await?;
+        }
+        let mut said = serde_json::to_value(cause).unwrap_or_default();
+        if let Some(fields) = said.as_object_mut() {
+            fields.insert("schema".to_owned(), SCHEMA.into());
+            fields.insert("node".to_owned(), self.name().into());
+            fields.insert("woken_ms".to_owned(), now_ms().into());
+            fields.insert("slept_ms".to_owned(), found.record.snapshot.taken_ms.into());
+        }
+        let text = format!("{said}\n");
+        self.write_file(&id, WAKE_FILE, WAKE_MODE, text.as_bytes())
+            .await
+            .map(drop)
     }
 
     /// Returns the labels it has here, and its agent.
@@ -509,7 +581,7 @@ impl Node {
     }
 }
 
-fn need_of(record: &Record) -> Need {
+pub(crate) fn need_of(record: &Record) -> Need {
     Need {
         memory_mib: u64::from(record.memory_mib),
         disk_mib: record.snapshot.bytes_read >> 20,

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{sandbox::Image, schema};
+use super::{Named, sandbox::Image, schema};
 
 /// `POST /v1/images/import`; the answer is a stream of progress and then
 /// [`ImageBuilt`](super::sandbox::ImageBuilt).
@@ -43,6 +43,32 @@ pub struct RecipeBody {
     pub context: String,
     /// Name of the image.
     pub name: String,
+}
+
+/// `POST /v1/images/push`; the answer is a stream of progress and then [`ImagePushed`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PushBody {
+    /// The image: name, id or prefix.
+    pub image: String,
+    /// The node that is to keep it too.
+    pub node: String,
+}
+
+/// An image that another node has now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImagePushed {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// Its id.
+    pub id: String,
+    /// Its name here.
+    pub name: String,
+    /// The node.
+    pub node: Named,
+    /// Bytes that went over for it; the rest was there.
+    pub sent_bytes: u64,
 }
 
 /// `GET /v1/images/{image}`.

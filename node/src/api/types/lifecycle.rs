@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Named, remote::Replicated, sandbox::Sandbox, schema};
+use super::{Named, remote::Replicated, sandbox::Sandbox, schema, wake::WakeOn};
 
 /// How long a sandbox lives when nobody asks for more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +60,9 @@ pub struct SnapshotBody {
     /// Which: `any` (default) or `label=<name>[=<value>]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,
+    /// What wakes it, of one that is put to sleep: `time=…`, `memory=…`, `webhook`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wake_on: Vec<String>,
 }
 
 /// A snapshot.
@@ -109,6 +112,12 @@ pub struct SnapshotTaken {
     /// Where else it is kept; absent when it was not just taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Replicated>,
+    /// What wakes it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wake_on: Vec<WakeOn>,
+    /// The path of its webhook, told once: `POST` to it on any node that holds a copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<String>,
 }
 
 /// `GET /v1/snapshots`.

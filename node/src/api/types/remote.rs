@@ -125,6 +125,17 @@ pub struct HoldBody {
     pub bytes: u64,
 }
 
+/// `POST /v1/remote/image`: fetch an image from the asking node and keep it; the answer is a stream
+/// of [`super::ProgressLine`]`<`[`Held`]`>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TakeBody {
+    /// Its id, whole.
+    pub id: String,
+    /// How many bytes its files take.
+    pub bytes: u64,
+}
+
 /// It is kept, durably.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {

@@ -5,7 +5,12 @@ use rhizome_sandbox::egress::Policy;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Named, remote::Unanswered, schema};
+use super::{
+    Named,
+    remote::Unanswered,
+    schema,
+    wake::{Copies, WakeOn, WokenBy},
+};
 
 /// `POST /v1/sandboxes`; the answer is a stream of [`super::ProgressLine`]`<`[`SandboxCreated`]`>`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +55,7 @@ pub struct SandboxBody {
 }
 
 /// A sandbox.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sandbox {
     /// Sandbox id.
     pub id: String,
@@ -62,7 +67,8 @@ pub struct Sandbox {
     /// Hash of the image.
     pub image_id: String,
     /// `creating`, `booting`, `ready`, `paused`, `snapshotting`, `hibernating`, `hibernated`,
-    /// `restoring`, `stopping`, `stopped`, `failed`, `lost` or `killed` (`docs/lifecycle.md`).
+    /// `restoring`, `stopping`, `stopped`, `failed`, `lost` or `killed` (`docs/lifecycle.md`);
+    /// `elsewhere` if it slept here and went on on another node (`docs/placement.md`).
     pub state: String,
     /// Why it failed, or what was lost, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,6 +119,15 @@ pub struct Sandbox {
     /// The node it runs on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<Named>,
+    /// What wakes it, if it sleeps until something happens.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wake_on: Vec<WakeOn>,
+    /// What woke it last, if nobody asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub woken_by: Option<WokenBy>,
+    /// Who keeps what it slept in last, if other nodes know of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<Copies>,
 }
 
 /// The result of creating a sandbox, and of `GET /v1/sandboxes/{id}`.

@@ -1,4 +1,4 @@
-//! `rhizome image build|import|commit|list|show|rm|prune`.
+//! `rhizome image build|import|commit|push|list|show|rm|prune`.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,9 @@ use clap::Subcommand;
 use super::{Context, Failure, follow, short};
 use crate::{
     api::types::{
-        image::{CommitBody, ImageShown, ImagesRemoved, ImportBody, RecipeBody},
+        image::{
+            CommitBody, ImagePushed, ImageShown, ImagesRemoved, ImportBody, PushBody, RecipeBody,
+        },
         sandbox::{Image, ImageBody, ImageBuilt, Images},
     },
     cli::{
@@ -63,6 +65,18 @@ pub(crate) enum Verb {
         /// Name to give to the image
         #[arg(long)]
         name: String,
+    },
+    /// Have another node keep an image of this one
+    ///
+    /// A node that lacks an image fetches it by itself when a sandbox shall start from it.
+    #[command(after_help = "Examples:
+  rhizome image push tools cloud
+  rhizome image push 3f1c9a cloud")]
+    Push {
+        /// Name, id, or prefix of an id
+        image: String,
+        /// Name or id of the node
+        node: String,
     },
     /// List the images that sandboxes can start from
     #[command(visible_alias = "ls")]
@@ -124,6 +138,7 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
         Verb::Commit { sandbox, name } => {
             make(context, "/v1/images/commit", &CommitBody { sandbox, name }).await
         }
+        Verb::Push { image, node } => push(context, PushBody { image, node }).await,
         Verb::List => list(context).await,
         Verb::Show { image } => show(context, &image).await,
         Verb::Rm { images } => {
@@ -179,6 +194,21 @@ async fn make<B: serde::Serialize>(
         "image {name} is ready: {} ({})",
         short(id),
         size(*bytes)
+    ))
+}
+
+async fn push(context: &Context, body: PushBody) -> Result<(), Failure> {
+    let lines = context.client.post_lines("/v1/images/push", &body).await?;
+    let pushed: ImagePushed = follow(context.ui, lines).await?;
+    if context.ui.is_json() {
+        return context.ui.object(&pushed);
+    }
+    context.ui.line(&format!(
+        "image {} {} is on {} ({} sent)",
+        short(&pushed.id),
+        pushed.name,
+        pushed.node,
+        size(pushed.sent_bytes)
     ))
 }
 

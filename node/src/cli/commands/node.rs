@@ -17,6 +17,7 @@ pub(crate) async fn nodes(context: &Context) -> Result<(), Failure> {
         "memory",
         "disk",
         "sandboxes",
+        "snapshots",
         "images",
         "labels",
     ];
@@ -32,7 +33,7 @@ pub(crate) async fn nodes(context: &Context) -> Result<(), Failure> {
     Ok(())
 }
 
-fn row(node: &NodeFacts) -> [String; 10] {
+fn row(node: &NodeFacts) -> [String; 11] {
     let state = match node.state {
         PeerState::This => "this node",
         PeerState::Connected => "connected",
@@ -50,6 +51,7 @@ fn row(node: &NodeFacts) -> [String; 10] {
         of(&|facts| format!("{} of {} MiB", facts.memory_free_mib, facts.memory_mib)),
         of(&|facts| format!("{} MiB", facts.disk_free_mib)),
         of(&|facts| facts.sandboxes.to_string()),
+        of(&|facts| facts.snapshots.len().to_string()),
         of(&|facts| {
             let names: std::collections::BTreeSet<_> = facts
                 .images

@@ -10,6 +10,7 @@ mod pool;
 mod programs;
 mod session;
 mod terminal;
+mod wake_on;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -104,6 +105,11 @@ When this client goes away, a command that is not kept is killed.")]
         #[arg(long)]
         ended: bool,
     },
+    /// Show a sandbox, also one that sleeps on another node
+    Show {
+        /// Name, id or unique prefix of one
+        sandbox: String,
+    },
     /// Print what a sandbox's console said
     Logs {
         /// Name, id or unique prefix of one
@@ -125,8 +131,16 @@ When this client goes away, a command that is not kept is killed.")]
     /// Put a sandbox to sleep: memory, programs, files and all, at no cost
     #[command(after_help = "Examples:
   rhizome sandbox hibernate bench
-  rhizome sandbox hibernate bench --replicas 2")]
-    Hibernate(lifecycle::Snapshot),
+  rhizome sandbox hibernate bench --replicas 2
+  rhizome sandbox hibernate bench --wake-on time=2h --wake-on 'memory=build green'
+  rhizome sandbox hibernate bench --wake-on webhook
+
+Whichever comes first wakes it, on one of the nodes that hold a copy, also when this one is gone.
+What woke it is in /run/rhizome/wake.json in the sandbox, and what was sent to its webhook in /run/rhizome/wake.body.")]
+    Hibernate(lifecycle::Hibernate),
+    /// Show and change what wakes a sandbox that sleeps
+    #[command(subcommand)]
+    WakeOn(wake_on::Verb),
     /// Wake sandboxes that sleep here; they go on where they were
     #[command(after_help = "Examples:
   rhizome sandbox resume bench
@@ -229,8 +243,10 @@ pub(crate) async fn run(context: &Context, args: Sandboxing) -> Result<(), Failu
         Verb::Unpause(args) => lifecycle::word(context, args, "unpause").await,
         Verb::Stop(args) => lifecycle::word(context, args, "stop").await,
         Verb::Start(args) => lifecycle::start(context, args).await,
-        Verb::Snapshot(args) => lifecycle::snapshot(context, args, "snapshot").await,
-        Verb::Hibernate(args) => lifecycle::snapshot(context, args, "hibernate").await,
+        Verb::Snapshot(args) => lifecycle::snapshot(context, args).await,
+        Verb::Hibernate(args) => lifecycle::hibernate(context, args).await,
+        Verb::WakeOn(verb) => wake_on::run(context, verb).await,
+        Verb::Show { sandbox } => wake_on::show(context, &sandbox).await,
         Verb::Resume(args) => lifecycle::resume(context, args).await,
         Verb::Fork(args) => lifecycle::fork(context, args).await,
         Verb::Lease(args) => lifecycle::lease(context, args).await,
@@ -322,7 +338,7 @@ async fn list(context: &Context, all: bool, ended: bool) -> Result<(), Failure> 
                     .as_ref()
                     .map_or_else(|| "-".to_owned(), ToString::to_string),
                 sandbox.image.clone(),
-                format!("{}{reason}", sandbox.state),
+                format!("{}{reason}{}", sandbox.state, rest(sandbox)),
                 sandbox.accel.clone(),
                 format!("{} MiB", sandbox.memory_mib),
                 sandbox
@@ -337,6 +353,21 @@ async fn list(context: &Context, all: bool, ended: bool) -> Result<(), Failure> 
         context.ui.status(&said);
     }
     Ok(())
+}
+
+/// Returns what a sandbox that sleeps waits for, and how far its copies are there.
+fn rest(sandbox: &Sandbox) -> String {
+    let mut said = Vec::new();
+    if !sandbox.wake_on.is_empty() {
+        said.push(wake_on::until(&sandbox.wake_on));
+    }
+    if sandbox.state == "hibernated" {
+        said.extend(sandbox.copies.as_ref().and_then(wake_on::copies));
+    }
+    match said.is_empty() {
+        true => String::new(),
+        false => format!(" {}", said.join("; ")),
+    }
 }
 
 async fn logs(context: &Context, sandbox: &str) -> Result<(), Failure> {

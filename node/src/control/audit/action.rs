@@ -35,7 +35,11 @@ pub(super) fn action<'a>(method: &Method, path: &'a str) -> Option<Action<'a>> {
         ["down"] => ("daemon", "down", None),
         ["quotas"] if *method == Method::DELETE => ("quota", "remove", None),
         ["quotas"] => ("quota", "set", None),
+        // What follows is a token: whoever reads it here could use it.
+        ["wake", ..] => ("webhook", "call", None),
+        ["wake-on"] => ("sandbox", "wake-on", None),
         [many] => (singular(many), "create", None),
+        ["images", verb] if *method == Method::POST => ("image", verb, None),
         [many, on] if *method == Method::DELETE => (singular(many), removed(many), Some(on)),
         [many, on] => (singular(many), "change", Some(on)),
         [many, on, "file"] => (singular(many), "write-file", Some(on)),
@@ -106,6 +110,9 @@ mod tests {
             ("POST", "/v1/resume", "resume.create", None),
             ("POST", "/v1/quotas", "quota.set", None),
             ("DELETE", "/v1/quotas", "quota.remove", None),
+            ("POST", "/v1/wake/5ec4e7", "webhook.call", None),
+            ("POST", "/v1/wake-on", "sandbox.wake-on", None),
+            ("POST", "/v1/images/push", "image.push", None),
         ] {
             let method: Method = method.parse().unwrap();
             let action = action(&method, path).unwrap();

@@ -75,6 +75,16 @@ pub(crate) struct Snapshot {
     held_by: Option<String>,
 }
 
+/// How a sandbox is put to sleep, and until when.
+#[derive(Debug, Args)]
+pub(crate) struct Hibernate {
+    #[command(flatten)]
+    snapshot: Snapshot,
+    /// What wakes it, whichever comes first: `time=2h`, `time=2026-12-24T08:00:00Z`, `memory=<words>`, `webhook`
+    #[arg(long, value_name = "WHAT")]
+    wake_on: Vec<String>,
+}
+
 /// How copies are made.
 #[derive(Debug, Args)]
 pub(crate) struct Fork {
@@ -175,13 +185,28 @@ fn called(sandbox: &Sandbox) -> String {
     sandbox.name.clone().unwrap_or_else(|| short(&sandbox.id))
 }
 
-/// Takes a snapshot, or puts a sandbox to sleep.
-pub(super) async fn snapshot(context: &Context, args: Snapshot, verb: &str) -> Result<(), Failure> {
+/// Takes a snapshot.
+pub(super) async fn snapshot(context: &Context, args: Snapshot) -> Result<(), Failure> {
+    take(context, args, Vec::new(), "snapshot").await
+}
+
+/// Puts a sandbox to sleep.
+pub(super) async fn hibernate(context: &Context, args: Hibernate) -> Result<(), Failure> {
+    take(context, args.snapshot, args.wake_on, "hibernate").await
+}
+
+async fn take(
+    context: &Context,
+    args: Snapshot,
+    wake_on: Vec<String>,
+    verb: &str,
+) -> Result<(), Failure> {
     let body = SnapshotBody {
         hook: hook(args.hook),
         deadline_ms: args.deadline.map(|seconds| seconds.saturating_mul(1000)),
         replicas: args.replicas,
         held_by: args.held_by,
+        wake_on,
     };
     let path = format!("{}/{verb}", path_of(&args.sandbox));
     let lines = context.client.post_lines(&path, &body).await?;
@@ -208,6 +233,13 @@ pub(super) async fn snapshot(context: &Context, args: Snapshot, verb: &str) -> R
     ))?;
     if let Some(kept) = &taken.kept {
         context.ui.line(&copies(kept))?;
+    }
+    if !taken.wake_on.is_empty() {
+        let called = snapshot
+            .name
+            .clone()
+            .unwrap_or_else(|| short(&snapshot.sandbox));
+        super::wake_on::say(context, &called, &taken.wake_on, taken.webhook.as_deref())?;
     }
     Ok(())
 }
