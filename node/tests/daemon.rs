@@ -10,6 +10,12 @@ mod crash;
 mod disk;
 #[path = "daemon/drivers.rs"]
 mod drivers;
+#[path = "daemon/gap.rs"]
+mod gap;
+#[path = "daemon/hosts.rs"]
+mod hosts;
+#[path = "daemon/images.rs"]
+mod images;
 #[path = "daemon/invites.rs"]
 mod invites;
 #[path = "daemon/lifecycle.rs"]

@@ -211,9 +211,7 @@ impl Node {
             held_by: body.held_by.clone(),
             wake_on: asked.conditions,
         };
-        let kept = self
-            .keep_snapshot(info, taken, rest, how, progress)
-            .await?;
+        let kept = self.keep_snapshot(info, taken, rest, how, progress).await?;
         let snapshot = SnapshotInfo {
             snapshot: taken.clone(),
             sandbox: info.id,
@@ -228,7 +226,11 @@ impl Node {
             schema: SCHEMA,
             snapshot: self.snapshot_of(snapshot),
             // What nobody could write down wakes nothing.
-            wake_on: if kept.record.is_some() { wake_on } else { Vec::new() },
+            wake_on: if kept.record.is_some() {
+                wake_on
+            } else {
+                Vec::new()
+            },
             webhook: asked.webhook.filter(|_| kept.record.is_some()),
             kept: Some(kept),
         })

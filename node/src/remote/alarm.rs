@@ -16,9 +16,7 @@ use std::{
 };
 
 use rhizome_identity::{NodeId, Role, SpaceId};
-use rhizome_memory::{
-    Event, FragmentId, Hlc, ListQuery, MemoryItem, StandingQuery, now_ms,
-};
+use rhizome_memory::{Event, FragmentId, Hlc, ListQuery, MemoryItem, StandingQuery, now_ms};
 use rhizome_sandbox::{SandboxId, egress::Policy, silent};
 use tokio::sync::{
     broadcast::{self, error::RecvError},
@@ -111,6 +109,8 @@ struct Shell {
     ledger: Ledger,
     /// Something was stored since the records were read.
     is_stale: bool,
+    /// All are held against what came before again, not only those that are new.
+    looks_back: bool,
     /// When they may be read again.
     next_refresh: Instant,
     next_look: Instant,
@@ -135,6 +135,7 @@ impl Shell {
             started,
             ledger: Ledger::default(),
             is_stale: true,
+            looks_back: false,
             next_refresh: started,
             next_look: started,
             seen: 0,
@@ -175,6 +176,8 @@ impl Shell {
                 }
                 self.latest = self.latest.max(arrival);
             }
+            // What could not be read before may be readable now.
+            Ok(Event::AuthorityChanged) => (self.is_stale, self.looks_back) = (true, true),
             Ok(_) | Err(RecvError::Lagged(_)) => self.is_stale = true,
             Err(RecvError::Closed) => return Err(()),
         }
@@ -223,10 +226,15 @@ impl Shell {
             self.seen = latest;
             return Ok(());
         }
+        let all = std::mem::take(&mut self.looks_back);
         let (fresh, known): (Vec<_>, Vec<_>) = waiters
             .into_iter()
-            .partition(|waiter| new.contains(&waiter.sandbox));
+            .partition(|waiter| all || new.contains(&waiter.sandbox));
         self.look_back(fresh).await?;
+        if known.is_empty() {
+            self.seen = latest;
+            return Ok(());
+        }
         self.look_on(known, latest).await
     }
 
@@ -347,9 +355,10 @@ impl Node {
     /// Wakes a sandbox because what it waits for has come.
     async fn rouse(&self, order: &Order) -> Result<(), ApiError> {
         let ledger = self.ledger(&Caller::Owner).await?;
-        let found = ledger.found.into_iter().find(|found| {
-            found.record.sandbox == order.sandbox && found.fragment == order.record
-        });
+        let found = ledger
+            .found
+            .into_iter()
+            .find(|found| found.record.sandbox == order.sandbox && found.fragment == order.record);
         let Some(found) = found.filter(|found| found.record.rest == Rest::Asleep) else {
             // Somebody was faster, or it was told to wait for something else.
             return Ok(());
@@ -411,7 +420,8 @@ impl Node {
 
     /// Says whether a record waits for this token.
     fn waits_for_token(found: &Found, token: &rhizome_identity::Hash) -> bool {
-        let is_it = |one: &Condition| matches!(one, Condition::Webhook { token: its } if its == token);
+        let is_it =
+            |one: &Condition| matches!(one, Condition::Webhook { token: its } if its == token);
         found.record.rest == Rest::Asleep && found.record.wake_on.iter().any(is_it)
     }
 }

@@ -72,7 +72,9 @@ impl Node {
         let authority = self.replica.authority();
         let (connected, me) = (self.connected(), self.id());
         let others = found.holders.iter();
-        let others: Vec<&NodeId> = others.filter(|node| **node != found.record.runner).collect();
+        let others: Vec<&NodeId> = others
+            .filter(|node| **node != found.record.runner)
+            .collect();
         let is_there = |node: &&&NodeId| ***node == me || connected.contains(node);
         Copies {
             wanted: found.record.replicas.into(),

@@ -67,7 +67,8 @@ impl Node {
         let elsewhere = |sandbox: &Sandbox| sandbox.state == ELSEWHERE;
         let found: Vec<_> = all.sandboxes.iter().filter(|one| !elsewhere(one)).collect();
         let mut listed: Vec<_> = found.iter().map(|one| one.id.clone()).collect();
-        all.sandboxes.retain(|one| !elsewhere(one) || !listed.contains(&one.id));
+        all.sandboxes
+            .retain(|one| !elsewhere(one) || !listed.contains(&one.id));
         listed.extend(all.sandboxes.iter().map(|one| one.id.clone()));
         let ledger = self.ledger_if_any().await?;
         all.sandboxes.extend(self.unlisted(&ledger, &listed));

@@ -276,8 +276,12 @@ impl Node {
         let own = own.into_iter().map(|info| info.snapshot.manifest);
         let store = sandboxes.chunks();
         let held = store.pins().into_iter().filter(|pin| pin.starts_with(PIN));
-        // The manifest is pinned first of all.
-        let held = held.filter_map(|pin| store.pinned(&pin)?.first().copied());
+        // What is pinned is in no order; the pin's name says which of it is the manifest.
+        let held = held.filter_map(|pin| {
+            let (_, digits) = pin.rsplit_once('-')?;
+            let mut pinned = store.pinned(&pin)?.into_iter();
+            pinned.find(|object| object.to_string().starts_with(digits))
+        });
         let mut manifests: Vec<_> = own.chain(held).map(|one| one.to_string()).collect();
         manifests.sort_unstable();
         manifests.dedup();

@@ -8,10 +8,7 @@ use std::collections::BTreeMap;
 use axum::http::StatusCode;
 use futures::future::join_all;
 use rhizome_identity::{NodeId, Role};
-use rhizome_sandbox::{
-    Progress, ProgressEvent,
-    image::ImageDescription,
-};
+use rhizome_sandbox::{Progress, ProgressEvent, image::ImageDescription};
 
 use super::{
     ask::find_node,
@@ -174,7 +171,10 @@ impl Node {
 }
 
 /// Picks the image that `wanted` means among those of others, and who has it.
-fn choose(wanted: &str, facts: &[(NodeId, Facts)]) -> Result<Option<(String, Vec<NodeId>)>, ApiError> {
+fn choose(
+    wanted: &str,
+    facts: &[(NodeId, Facts)],
+) -> Result<Option<(String, Vec<NodeId>)>, ApiError> {
     let means = |image: &Named| {
         image.name == wanted || (wanted.len() >= MIN_PREFIX && image.id.starts_with(wanted))
     };
@@ -249,7 +249,10 @@ mod tests {
             (node(3), facts(&[])),
         ];
         let (id, holders) = choose("tools", &all).unwrap().unwrap();
-        assert_eq!((&id[..], &holders[..]), (&"ab".repeat(32)[..], &[node(1), node(2)][..]));
+        assert_eq!(
+            (&id[..], &holders[..]),
+            (&"ab".repeat(32)[..], &[node(1), node(2)][..])
+        );
         let (by_prefix, _) = choose("cdcd", &all).unwrap().unwrap();
         assert_eq!(by_prefix, "cd".repeat(32));
         assert_eq!(choose("cd", &all).unwrap(), None, "too short for a prefix");

@@ -48,7 +48,10 @@ pub(crate) struct Copy {
 impl Lease {
     pub(crate) fn draft(&self, called: &str, node: &str) -> Draft {
         let (title, state) = match self.stands {
-            true => (format!("sandbox {called} is being woken by {node}"), "taken"),
+            true => (
+                format!("sandbox {called} is being woken by {node}"),
+                "taken",
+            ),
             false => (format!("{node} does not wake sandbox {called}"), "returned"),
         };
         let key = format!("lease {} {}", self.sandbox, self.node);
@@ -177,9 +180,7 @@ impl Ledger {
     /// Returns the leases on this very record.
     pub(crate) fn leases(&self, found: &Found) -> Vec<(FragmentId, NodeId)> {
         let stand = self.leases.iter().filter(|(_, lease)| {
-            lease.stands
-                && lease.sandbox == found.record.sandbox
-                && lease.record == found.fragment
+            lease.stands && lease.sandbox == found.record.sandbox && lease.record == found.fragment
         });
         stand.map(|(said, lease)| (*said, lease.node)).collect()
     }

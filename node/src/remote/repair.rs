@@ -132,9 +132,7 @@ impl Node {
                 };
                 let mut bare: BTreeSet<_> = facts
                     .iter()
-                    .filter(|(node, facts)| {
-                        found.holders.contains(node) && lacks(&facts.snapshots)
-                    })
+                    .filter(|(node, facts)| found.holders.contains(node) && lacks(&facts.snapshots))
                     .map(|(node, _)| *node)
                     .collect();
                 if !own.contains(&manifest) {
@@ -224,7 +222,11 @@ impl Node {
         }
         let made = copies.holders.len();
         let on = Some(record.sandbox.to_string());
-        let outcome = if made == count { "ok" } else { "replicas_missing" };
+        let outcome = if made == count {
+            "ok"
+        } else {
+            "replicas_missing"
+        };
         let note = Note::of_daemon("snapshot.copy", on, outcome);
         let note = note.detail(format!("{made} of {count} missing copies were made again"));
         self.audit.note(note).await;
@@ -277,7 +279,9 @@ impl Node {
         };
         let name = {
             let authority = self.replica.authority();
-            crate::daemon::names::Names(&authority).node(&node).to_string()
+            crate::daemon::names::Names(&authority)
+                .node(&node)
+                .to_string()
         };
         let draft = copy.draft(&record.called(), &name);
         if let Err(error) = self.publish_draft(found.space, draft).await {

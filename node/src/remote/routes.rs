@@ -20,7 +20,7 @@ use crate::{
                 ClaimBody, Claimed, Facts, HoldBody, Nodes, OfferBody, Offered, ResumeBody,
                 Resumed, TakeBody,
             },
-            wake::{WakeOnBody, Waiting},
+            wake::{Waiting, WakeOnBody},
         },
     },
     daemon::{caller::Caller, node::Node},
@@ -105,10 +105,7 @@ async fn wake(
     node.wake_by_hook(&token, body).await.map(Json)
 }
 
-async fn set_wake_on(
-    State(node): Shared,
-    JsonBody(body): JsonBody<WakeOnBody>,
-) -> Answer<Waiting> {
+async fn set_wake_on(State(node): Shared, JsonBody(body): JsonBody<WakeOnBody>) -> Answer<Waiting> {
     node.set_wake_on(body).await.map(Json)
 }
 

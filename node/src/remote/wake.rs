@@ -310,7 +310,11 @@ impl Node {
     }
 
     /// Asks the node that all agree on whether this one may wake it; returns which that was.
-    pub(crate) async fn claim(&self, found: &Found, force: bool) -> Result<Option<NodeId>, ApiError> {
+    pub(crate) async fn claim(
+        &self,
+        found: &Found,
+        force: bool,
+    ) -> Result<Option<NodeId>, ApiError> {
         let body = claim_of(found, false);
         for arbiter in self.arbiters(found) {
             let answer = if arbiter == self.id() {
@@ -523,7 +527,8 @@ impl Node {
     ) -> Result<(), ApiError> {
         let id = found.record.sandbox.to_string();
         if let Some(body) = body {
-            self.write_file(&id, WAKE_BODY, WAKE_MODE, &body[..]).await?;
+            self.write_file(&id, WAKE_BODY, WAKE_MODE, &body[..])
+                .await?;
         }
         let mut said = serde_json::to_value(cause).unwrap_or_default();
         if let Some(fields) = said.as_object_mut() {

@@ -38,7 +38,8 @@ impl Daemon {
         Self::spawn(command, dir)
     }
 
-    fn spawn(mut command: Command, dir: &Path) -> Self {
+    /// Runs `command`, which is `rhizome up` on `dir`, and returns once it answers.
+    pub(crate) fn spawn(mut command: Command, dir: &Path) -> Self {
         let mut child = command
             .env("RHIZOME_READY_STDOUT", "1")
             .stdout(Stdio::piped())

@@ -307,10 +307,7 @@ mod tests {
         ] {
             assert_eq!(from_field(bad), None, "{bad:.60}");
         }
-        assert_eq!(
-            cause_from_field(r#"{"why":"moon"}"#),
-            Some(Cause::Unknown)
-        );
+        assert_eq!(cause_from_field(r#"{"why":"moon"}"#), Some(Cause::Unknown));
         assert_eq!(cause_from_field("[]"), None);
     }
 

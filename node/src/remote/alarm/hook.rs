@@ -73,7 +73,10 @@ impl Node {
             .ok_or_else(unknown)?;
         if !self.may_rouse(&found) {
             let authority = self.replica.authority();
-            let names = found.holders.iter().map(|node| Names(&authority).node(node).to_string());
+            let names = found
+                .holders
+                .iter()
+                .map(|node| Names(&authority).node(node).to_string());
             let names: Vec<_> = names.collect();
             let message = "this node holds no copy of the sandbox, or may not wake it";
             return Err(ApiError::new(StatusCode::CONFLICT, "not_holder", message)
@@ -84,9 +87,9 @@ impl Node {
             let cause = Cause::Webhook { bytes };
             node.rouse_found(&found, cause, Some(body)).await
         });
-        waking
-            .await
-            .map_err(|error| ApiError::internal("the wake-up ended in a panic").caused_by(Some(&error)))?
+        waking.await.map_err(|error| {
+            ApiError::internal("the wake-up ended in a panic").caused_by(Some(&error))
+        })?
     }
 
     /// Changes what a sandbox that sleeps waits for, from any node that may write in its space.
@@ -100,10 +103,13 @@ impl Node {
             "what the sandbox waits for",
         )?;
         if found.record.rest != Rest::Asleep {
-            let message = format!("the sandbox does not sleep: it {}", match found.record.rest {
-                Rest::Awake => "runs",
-                Rest::Asleep | Rest::Ended => "was ended",
-            });
+            let message = format!(
+                "the sandbox does not sleep: it {}",
+                match found.record.rest {
+                    Rest::Awake => "runs",
+                    Rest::Asleep | Rest::Ended => "was ended",
+                }
+            );
             return Err(ApiError::new(StatusCode::CONFLICT, "not_asleep", message)
                 .hint("put it to sleep with `rhizome sandbox hibernate --wake-on …`"));
         }
@@ -144,9 +150,9 @@ fn bad(error: &WakeOnError) -> ApiError {
 /// Draws a token that nobody guesses.
 fn draw() -> Result<String, ApiError> {
     let mut bytes = [0_u8; 32];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|error| {
-        ApiError::internal("the system gives no random bytes").caused_by(Some(&error))
-    })?;
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(
+        |error| ApiError::internal("the system gives no random bytes").caused_by(Some(&error)),
+    )?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

@@ -102,7 +102,11 @@ fn rfc3339(text: &str) -> Result<u64, WhenError> {
             return Err(WhenError::Malformed);
         }
         for place in 0..3 {
-            let digit = if place < len { number(at + 1 + place, 1)? } else { 0 };
+            let digit = if place < len {
+                number(at + 1 + place, 1)?
+            } else {
+                0
+            };
             millis = millis * 10 + digit;
         }
         at += 1 + len;
@@ -148,7 +152,11 @@ fn rfc3339(text: &str) -> Result<u64, WhenError> {
 /// Counts days of the proleptic Gregorian calendar; `None` before 1970.
 fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
     // Years begin in March, so that the leap day is their last (the inverse of `cli::ui::utc`).
-    let year = if month <= 2 { year.checked_sub(1)? } else { year };
+    let year = if month <= 2 {
+        year.checked_sub(1)?
+    } else {
+        year
+    };
     let month_index = if month > 2 { month - 3 } else { month + 9 };
     let (era, year_of_era) = (year / 400, year % 400);
     let day_of_year = (153 * month_index + 2) / 5 + day - 1;

@@ -100,12 +100,7 @@ impl Repairs {
     }
 
     /// Takes note of who is connected and of what is kept, all of it.
-    pub(crate) fn update(
-        &mut self,
-        now: Duration,
-        connected: BTreeSet<NodeId>,
-        kept: Vec<Kept>,
-    ) {
+    pub(crate) fn update(&mut self, now: Duration, connected: BTreeSet<NodeId>, kept: Vec<Kept>) {
         self.connected = connected;
         let mut before = std::mem::take(&mut self.known);
         for kept in kept {
@@ -147,7 +142,13 @@ impl Repairs {
     }
 
     /// Takes note of how what was decided ended; one that failed is tried again, later each time.
-    pub(crate) fn ended(&mut self, now: Duration, sandbox: &SandboxId, manifest: &PackId, ok: bool) {
+    pub(crate) fn ended(
+        &mut self,
+        now: Duration,
+        sandbox: &SandboxId,
+        manifest: &PackId,
+        ok: bool,
+    ) {
         let Some(known) = self.known.get_mut(sandbox) else {
             return;
         };
@@ -168,14 +169,18 @@ impl Repairs {
     pub(crate) fn tick(&mut self, now: Duration) -> Vec<Repair> {
         let mut known = std::mem::take(&mut self.known);
         let repairs = known.values_mut();
-        let repairs = repairs.filter_map(|known| self.decide(now, known)).collect();
+        let repairs = repairs
+            .filter_map(|known| self.decide(now, known))
+            .collect();
         self.known = known;
         repairs
     }
 
     /// Returns how many copies of a sandbox's snapshot count now, beside its runner's.
     pub(crate) fn counted(&self, now: Duration, kept: &Kept) -> usize {
-        self.others(kept).filter(|node| self.counts(now, node)).count()
+        self.others(kept)
+            .filter(|node| self.counts(now, node))
+            .count()
     }
 
     fn decide(&self, now: Duration, known: &mut Known) -> Option<Repair> {
@@ -357,10 +362,8 @@ mod tests {
                 for (_, to, said) in due {
                     self.hear(to, said);
                 }
-                let (done, rest): (Vec<_>, Vec<_>) = self
-                    .copying
-                    .drain(..)
-                    .partition(|(at, ..)| *at <= self.now);
+                let (done, rest): (Vec<_>, Vec<_>) =
+                    self.copying.drain(..).partition(|(at, ..)| *at <= self.now);
                 self.copying = rest;
                 for (_, by, to) in done {
                     self.bare.remove(&id(to));

@@ -6,7 +6,7 @@ use super::{Context, Failure, path_of, short};
 use crate::{
     api::types::{
         sandbox::{Sandbox, SandboxCreated},
-        wake::{Copies, WakeOn, WakeOnBody, Waiting, WokenBy},
+        wake::{Copies, Waiting, WakeOn, WakeOnBody, WokenBy},
     },
     cli::{
         client::with_query,
@@ -67,7 +67,12 @@ pub(super) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
     }
     let name = waiting.name.as_deref().map(plain);
     let called = name.unwrap_or_else(|| short(&waiting.sandbox));
-    say(context, &called, &waiting.wake_on, waiting.webhook.as_deref())
+    say(
+        context,
+        &called,
+        &waiting.wake_on,
+        waiting.webhook.as_deref(),
+    )
 }
 
 /// Says what a sandbox waits for, and the path of its webhook.
@@ -108,7 +113,11 @@ fn because(cause: &WokenBy) -> String {
         WokenBy::Time { at_ms } => format!("its time, {}", utc(*at_ms)),
         WokenBy::Memory {
             fragment, title, ..
-        } => format!("the memory `{}` (fragment {})", plain(title), short(fragment)),
+        } => format!(
+            "the memory `{}` (fragment {})",
+            plain(title),
+            short(fragment)
+        ),
         WokenBy::Webhook { bytes } => format!("its webhook, with {bytes} bytes"),
         WokenBy::Unknown => "something that this release does not know".to_owned(),
     }
@@ -124,7 +133,10 @@ pub(super) fn copies(copies: &Copies) -> Option<String> {
     if *wanted == 0 && holders.is_empty() {
         return None;
     }
-    Some(format!("{connected} of {} copies connected", (*wanted).max(holders.len())))
+    Some(format!(
+        "{connected} of {} copies connected",
+        (*wanted).max(holders.len())
+    ))
 }
 
 pub(super) async fn show(context: &Context, sandbox: &str) -> Result<(), Failure> {
@@ -161,12 +173,21 @@ pub(super) async fn show(context: &Context, sandbox: &str) -> Result<(), Failure
         ("sleeps   ", (!wake_on.is_empty()).then(|| until(wake_on))),
         ("woken by ", woken_by.as_ref().map(because)),
         ("node     ", node.as_ref().map(ToString::to_string)),
-        ("image    ", Some(format!("{} {}", plain(image), short(image_id)))),
-        ("runs on  ", Some(format!("{driver} ({accel}), {memory_mib} MiB"))),
+        (
+            "image    ",
+            Some(format!("{} {}", plain(image), short(image_id))),
+        ),
+        (
+            "runs on  ",
+            Some(format!("{driver} ({accel}), {memory_mib} MiB")),
+        ),
         ("agent    ", agent.as_ref().map(ToString::to_string)),
         ("spaces   ", Some(names(spaces, "none"))),
         ("snapshot ", snapshot.as_deref().map(short)),
-        ("held by  ", held.map(|copies| names(&copies.holders, "nobody"))),
+        (
+            "held by  ",
+            held.map(|copies| names(&copies.holders, "nobody")),
+        ),
         ("copies   ", copies.as_ref().and_then(self::copies)),
     ];
     for (label, text) in lines {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use super::*;
 
 /// A look at every node, so often.
-const TICK: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(400);
 /// How long a fragment travels.
 const LATENCY: Duration = Duration::from_millis(800);
 /// How long it takes to see that a node is gone.
@@ -160,7 +160,8 @@ impl World {
                 } else if self.apart_since.remove(&(a, b)).is_some() {
                     // They meet again: each sends what the other lacks.
                     let at = self.now + LATENCY;
-                    let (one, other) = (self.members[a].knows.clone(), self.members[b].knows.clone());
+                    let (one, other) =
+                        (self.members[a].knows.clone(), self.members[b].knows.clone());
                     let lacks = |has: &BTreeSet<Said>, from: &BTreeSet<Said>| -> Vec<_> {
                         from.difference(has).map(|said| (at, *said)).collect()
                     };
@@ -175,7 +176,9 @@ impl World {
         let connected = self.connected(me);
         let now = self.clock(self.members[me].clock_ahead_ms);
         let n = u8::try_from(me).unwrap();
-        let holders = (0..u8::try_from(self.members.len()).unwrap()).map(id).collect();
+        let holders = (0..u8::try_from(self.members.len()).unwrap())
+            .map(id)
+            .collect();
         let member = &mut self.members[me];
         while let Some((at, said)) = member.arriving.front().copied() {
             if at > now.ticks {
@@ -184,9 +187,14 @@ impl World {
             member.arriving.pop_front();
             member.knows.insert(said);
         }
-        let asleep = !member.knows.iter().any(|said| matches!(said, Said::Awake(_) | Said::Cancelled));
+        let asleep = !member
+            .knows
+            .iter()
+            .any(|said| matches!(said, Said::Awake(_) | Said::Cancelled));
         let leases = member.knows.iter().filter_map(|said| match said {
-            Said::Lease(of) if !member.knows.contains(&Said::Returned(*of)) => Some((lease_of(*of), id(*of))),
+            Said::Lease(of) if !member.knows.contains(&Said::Returned(*of)) => {
+                Some((lease_of(*of), id(*of)))
+            }
             _ => None,
         });
         let sleeper = Sleeper {
@@ -199,7 +207,9 @@ impl World {
             able: member.able,
         };
         member.alarms.peers(now, connected);
-        member.alarms.sleepers(now, if asleep { vec![sleeper] } else { Vec::new() });
+        member
+            .alarms
+            .sleepers(now, if asleep { vec![sleeper] } else { Vec::new() });
         let orders = member.alarms.tick(now);
         if let Some(done) = member.waking.filter(|done| *done <= now.ticks) {
             let _ = done;
@@ -239,7 +249,9 @@ impl World {
 
     /// The nodes in the order in which they act.
     fn order(&self) -> Vec<u8> {
-        let holders = (0..u8::try_from(self.members.len()).unwrap()).map(id).collect();
+        let holders = (0..u8::try_from(self.members.len()).unwrap())
+            .map(id)
+            .collect();
         let order = order(&manifest(), &holders);
         order.iter().map(|node| node.as_bytes()[0]).collect()
     }
@@ -371,16 +383,16 @@ fn a_node_that_is_cut_off_alone_takes_its_time() {
 
 #[test]
 fn clocks_that_differ_wake_it_once_by_the_first_that_gets_there() {
-    for (ahead, behind) in [(3_600_000, -3_600_000), (7_000, -7_000), (2_000, -2_000)] {
+    for (ahead, behind) in [(600_000, -600_000), (7_000, -7_000), (2_000, -2_000)] {
         for fast in 0..3 {
             let mut world = World::of(3);
             world.conditions = vec![Condition::Time {
-                at_ms: EPOCH_MS + 4_000_000,
+                at_ms: EPOCH_MS + 700_000,
             }];
             for (n, member) in world.members.iter_mut().enumerate() {
                 member.clock_ahead_ms = if n == fast { ahead } else { behind };
             }
-            world.run_for(secs(9_000));
+            world.run_for(secs(1_500));
             assert_eq!(world.woken.len(), 1, "{ahead} {fast}: {:?}", world.began);
             assert_eq!(world.began.len(), 1, "{ahead} {fast}: {:?}", world.began);
             if ahead >= 7_000 {
