@@ -70,7 +70,11 @@ impl Contract {
     #[must_use]
     pub fn of_readable<L: AsRef<str>>(lines: impl IntoIterator<Item = L>) -> Self {
         let parsed = lines.into_iter();
-        Self(parsed.filter_map(|line| line.as_ref().parse().ok()).collect())
+        Self(
+            parsed
+                .filter_map(|line| line.as_ref().parse().ok())
+                .collect(),
+        )
     }
 
     /// Returns whether nothing is required.

@@ -39,9 +39,7 @@ pub use apt::AptError;
 pub use channel::guest_binary;
 pub use command::CommandError;
 pub use config::{Accel, DriverChoice, Limits, SandboxConfig};
-pub use contract::{
-    Breach, Contract, MAX_REQUIREMENTS, Reliance, Requirement, RequirementError,
-};
+pub use contract::{Breach, Contract, MAX_REQUIREMENTS, Reliance, Requirement, RequirementError};
 pub use error::SandboxError;
 pub use fingerprint::{Difference, Fingerprint, Mount, ReportError};
 pub use id::{ParseSandboxIdError, SandboxId};
@@ -53,6 +51,6 @@ pub use manager::{
     PoolInfo, Readings, Relying, ResumeOptions, Sandboxes, SnapshotOptions, Tally, Usage,
     end_monitors,
 };
+pub use progress::{Progress, ProgressEvent, silent};
 #[doc(no_inline)]
 pub use rhizome_guest::wire::clip;
-pub use progress::{Progress, ProgressEvent, silent};

@@ -52,7 +52,9 @@ async fn wake(sandboxes: &Sandboxes, id: &SandboxId) {
     match sandboxes.get(NAME).unwrap().state {
         SandboxState::Ready => {}
         SandboxState::Paused => drop(sandboxes.unpause(id).await.unwrap()),
-        SandboxState::Hibernated { .. } => drop(sandboxes.resume(id, &key(), silent()).await.unwrap()),
+        SandboxState::Hibernated { .. } => {
+            drop(sandboxes.resume(id, &key(), silent()).await.unwrap())
+        }
         state => panic!("it was left {state}"),
     }
 }
@@ -111,7 +113,12 @@ async fn a_daemon_that_dies_in_between_leaves_a_whole_sandbox() {
     let counter = sandboxes.exec(&id, counter).await.unwrap().id();
     assert_eq!(count(&sandboxes, &id, "more").await, 1);
     let tree = "cd /root && find . -type f | sort | xargs sha256sum";
-    let mut left = said(&sandboxes, &id, "echo first > /root/file-0; cat /root/file-0").await;
+    let mut left = said(
+        &sandboxes,
+        &id,
+        "echo first > /root/file-0; cat /root/file-0",
+    )
+    .await;
     assert_eq!(left, "first");
     left = said(&sandboxes, &id, tree).await;
     sandboxes.shutdown(OnShutdown::Keep).await;

@@ -33,8 +33,7 @@ use super::{
         node::{Doctor, SelfInfo, Settings, Status},
         runtime::{Runtime, RuntimeDifferences, Runtimes},
     },
-    usage_routes,
-    volume_routes,
+    usage_routes, volume_routes,
 };
 use crate::{
     control::audit::layer,

@@ -15,7 +15,8 @@ use super::{
     now_ms, pool,
 };
 use crate::{
-    Accel, Contract, Fingerprint, Progress, SandboxError, SandboxId, SandboxInfo, SandboxSpec, SandboxState,
+    Accel, Contract, Fingerprint, Progress, SandboxError, SandboxId, SandboxInfo, SandboxSpec,
+    SandboxState,
     image::Image,
     life::{Action, Plan},
     staging::make_private_dir,

@@ -176,7 +176,9 @@ async fn run(stream: DuplexStream, mut asks: mpsc::Receiver<Ask>) {
     let mut connections: Vec<Connection> = Vec::new();
     let mut questions: BTreeMap<SocketHandle, oneshot::Sender<Vec<u8>>> = BTreeMap::new();
     let started = Instant::now();
-    let now = || smoltcp::time::Instant::from_micros(i64::try_from(started.elapsed().as_micros()).unwrap());
+    let now = || {
+        smoltcp::time::Instant::from_micros(i64::try_from(started.elapsed().as_micros()).unwrap())
+    };
     let changed = Arc::new(Notify::new());
     let waker = Waker::from(Arc::new(WakeUs(Arc::clone(&changed))));
     let mut next_port = 20_000_u16;
