@@ -74,6 +74,7 @@ pub async fn report(config: &SandboxConfig) -> Vec<Check> {
     checks.push(kernel);
     checks.push(acceleration_check(config, &*driver, has_driver && has_kernel).await);
     checks.push(ok("limits", describe_limits()));
+    checks.push(ok("copies", describe_copies(&*driver).to_owned()));
     checks.push(space_check(&config.images_dir));
     for (program, use_) in [
         ("apt-get", "fetches the kernel"),
@@ -85,6 +86,17 @@ pub async fn report(config: &SandboxConfig) -> Vec<Check> {
         checks.push(helper_check(program, use_));
     }
     checks
+}
+
+/// Says what a copy of a sandbox, also one from the pool, costs in memory here.
+fn describe_copies(driver: &dyn VmmDriver) -> &'static str {
+    match driver.capabilities() {
+        can if can.copy_on_write => "share the memory of their sandbox until they write to it",
+        can if can.fork => {
+            "each has memory of its own: this daemon may not trace its monitors, or the driver cannot share it"
+        }
+        _ => "cannot be made with this driver",
+    }
 }
 
 async fn qemu_check(config: &SandboxConfig, chosen: &dyn VmmDriver) -> Check {
