@@ -6,8 +6,8 @@
 //! of them agree on, the one that ran it last, or else the first by rendezvous. Nodes that a
 //! partition keeps apart may both wake it; their two records then stand side by side.
 use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -89,9 +89,22 @@ impl How {
     }
 }
 
-/// Who may wake which sandbox, as this node has decided.
+/// Who may wake which sandbox, as this node has decided, and which it is waking itself.
 #[derive(Debug, Default)]
-pub(crate) struct Claims(Mutex<BTreeMap<SandboxId, Claim>>);
+pub(crate) struct Claims(
+    Mutex<BTreeMap<SandboxId, Claim>>,
+    Mutex<BTreeSet<SandboxId>>,
+);
+
+/// A sandbox that this node is waking, until it is dropped.
+#[derive(Debug)]
+struct Waking<'a>(&'a Claims, SandboxId);
+
+impl Drop for Waking<'_> {
+    fn drop(&mut self) {
+        self.0.waking().remove(&self.1);
+    }
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Claim {
@@ -101,6 +114,16 @@ struct Claim {
 }
 
 impl Claims {
+    fn waking(&self) -> MutexGuard<'_, BTreeSet<SandboxId>> {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to wake a sandbox; `None` if that is under way: one of two that a node itself asks
+    /// for would give back what the other relies on.
+    fn begin(&self, sandbox: SandboxId) -> Option<Waking<'_>> {
+        self.waking().insert(sandbox).then(|| Waking(self, sandbox))
+    }
+
     /// Grants the claim unless another node has it; returns who has it then.
     ///
     /// A node that `is_there` no more loses what it claimed.
@@ -227,6 +250,8 @@ impl Node {
         if !how.over_others {
             self.may_wake(&found.record)?;
         }
+        let begun = self.claims.begin(found.record.sandbox);
+        let _waking = begun.ok_or_else(|| runs_elsewhere(&self.name()))?;
         let arbiter = self.claim(found, how.over_others).await?;
         // Also for those who would ask another node: it reaches them on any way there is.
         self.say_lease(found, true).await;
@@ -391,7 +416,8 @@ impl Node {
     pub(crate) async fn decide(&self, by: &NodeId, body: &ClaimBody) -> Result<Claimed, ApiError> {
         let (space, sandbox, record) = parse(body)?;
         let me = self.name();
-        if *by != self.id() && self.runs(&sandbox) {
+        let here = || self.runs(&sandbox) || self.claims.waking().contains(&sandbox);
+        if *by != self.id() && here() {
             return Ok(claimed(Some(me)));
         }
         if let Some(found) = self.record_of(&space, &sandbox).await?
@@ -665,6 +691,17 @@ mod tests {
         // The next sleep is another matter.
         let next = FragmentId::from_bytes([2; 32]);
         assert_eq!(take(node(1), next), Ok(()));
+    }
+
+    #[test]
+    fn a_node_wakes_a_sandbox_once_at_a_time() {
+        let claims = Claims::default();
+        let sandbox = SandboxId::from_bytes([1; 16]);
+        let begun = claims.begin(sandbox).expect("nobody is at it");
+        assert!(claims.begin(sandbox).is_none());
+        assert!(claims.begin(SandboxId::from_bytes([2; 16])).is_some());
+        drop(begun);
+        assert!(claims.begin(sandbox).is_some());
     }
 
     #[test]
