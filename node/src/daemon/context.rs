@@ -150,7 +150,7 @@ impl Node {
                 "a context goes on in the sandbox that asks for it",
             )
             .hint("leave `sandbox` out")),
-            (Some(guest), None) => self.find_sandbox(&guest.sandbox).map(Some),
+            (Some(guest), None) => Ok(self.find_sandbox(&guest.sandbox).ok()),
             (None, wanted) => wanted.map(|wanted| self.find_sandbox(wanted)).transpose(),
         }
     }
