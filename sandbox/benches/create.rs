@@ -87,8 +87,8 @@ async fn measure(out: &mut impl Write, runs: usize, memory_mib: u32) -> Result<(
         pool.push(begun.elapsed());
         memory.push(
             copying
-                .usage(&info.id)
-                .and_then(|usage| usage.monitor)
+                .usage(&info.id)?
+                .monitor
                 .map_or(0, |monitor| own(monitor.monitor.pid)),
         );
         copying.kill(&info.id).await?;
