@@ -45,12 +45,12 @@ fn a_node_chooses_its_driver_and_a_sandbox_keeps_its_own() {
     let dir = temp.path().join("node");
     let daemon = start(&dir, "qemu-microvm");
     daemon.found("findings");
-    let found = check(&daemon, "driver")["found"].to_string();
+    let found = check(&daemon, "driver")["seen"].to_string();
     assert!(found.contains("qemu-microvm"), "{found}");
     // It cannot run here, and that is not grave.
     let other = check(&daemon, "cloud-hypervisor");
     assert_eq!(other["status"], "warn", "{other}");
-    assert!(other["found"].to_string().contains("/no/such/"), "{other}");
+    assert!(other["seen"].to_string().contains("/no/such/"), "{other}");
     let made = create(&daemon, "bench");
     assert_eq!(made["done"]["driver"], "qemu-microvm", "{made}");
     let guests = daemon.crash();
