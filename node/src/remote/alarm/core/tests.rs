@@ -34,7 +34,6 @@ struct Member {
     /// Fails this often before it can wake anything.
     fails: u32,
     clock_ahead_ms: i64,
-    started: Duration,
     waking: Option<Duration>,
 }
 
@@ -96,7 +95,6 @@ impl World {
                 able: true,
                 fails: 0,
                 clock_ahead_ms: 0,
-                started: Duration::ZERO,
                 waking: None,
             });
         }
@@ -211,8 +209,7 @@ impl World {
             .alarms
             .sleepers(now, if asleep { vec![sleeper] } else { Vec::new() });
         let orders = member.alarms.tick(now);
-        if let Some(done) = member.waking.filter(|done| *done <= now.ticks) {
-            let _ = done;
+        if member.waking.is_some_and(|done| done <= now.ticks) {
             member.waking = None;
             if member.fails > 0 {
                 member.fails -= 1;
@@ -243,7 +240,6 @@ impl World {
         let now = self.clock(self.members[usize::from(n)].clock_ahead_ms);
         let member = &mut self.members[usize::from(n)];
         member.is_up = true;
-        member.started = now.ticks;
         member.alarms = Alarms::new(id(n), now);
     }
 
