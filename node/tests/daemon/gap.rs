@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::{
+    hosts::Lan,
     remote::{done, join, sees},
     resume::{COUNTER, count, knows, out},
     sandbox::{Exec, qemu_is_missing},
@@ -310,6 +311,71 @@ fn a_webhook_or_a_memory_wakes_it_and_where_it_slept_that_shows() {
     assert_eq!(shown["webhook"], Value::Null, "it is told once");
     let cancelled = other.post("/v1/wake-on", json!({"what": "bench", "wake_on": []}));
     assert_eq!(cancelled["wake_on"], json!([]));
+}
+
+#[test]
+fn a_partition_wakes_it_on_both_sides_and_both_are_there_for_all() {
+    if qemu_is_missing("a_partition_wakes_it_on_both_sides") {
+        return;
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let lan = Lan::of(&["laptop", "cloud", "edge"]);
+    if let Err(why) = lan.can_cut() {
+        eprintln!("skipped a_partition_wakes_it_on_both_sides: {why}");
+        return;
+    }
+    let start = |name: &str| lan.start_with_sandboxes(&temp.path().join(name), name);
+    let [laptop, cloud, edge] = ["laptop", "cloud", "edge"].map(start);
+    laptop.found("findings");
+    for daemon in [&cloud, &edge] {
+        join(daemon, &laptop, "writer");
+    }
+    for name in ["cloud", "edge"] {
+        sees(&laptop, name);
+    }
+    sees(&cloud, "edge");
+    sees(&edge, "cloud");
+    done(
+        &laptop,
+        "/v1/sandboxes",
+        json!({"name": "bench", "spaces": ["findings"]}),
+    );
+    out(&laptop, "echo kept > /root/file");
+    done(
+        &laptop,
+        "/v1/sandboxes/bench/hibernate",
+        json!({"replicas": 2}),
+    );
+    for daemon in [&cloud, &edge] {
+        knows(daemon, "asleep");
+    }
+    laptop.kill();
+    // Said once the host is gone, from another node; heard by all before the cut.
+    cloud.post(
+        "/v1/wake-on",
+        json!({"what": "bench", "wake_on": ["time=30s"]}),
+    );
+    until("edge never hears when it is to wake", || {
+        let shown = edge.get("/v1/wake-on?what=bench");
+        (shown["wake_on"][0]["on"] == "time").then_some(())
+    });
+    lan.cut("cloud", "edge");
+    for daemon in [&cloud, &edge] {
+        until("one side sleeps on", || is_ready(daemon).then_some(()));
+        assert_eq!(out(daemon, "cat /root/file"), "kept");
+    }
+    out(&cloud, "echo cloud > /root/file");
+    out(&edge, "echo edge > /root/file");
+    lan.heal("cloud", "edge");
+    for daemon in [&cloud, &edge] {
+        until("no fork is shown", || {
+            let record = knows(daemon, "awake");
+            let fork = record["conflicts"][0]["fields"]["runner"].clone();
+            (fork.is_string() && fork != record["fields"]["runner"]).then_some(())
+        });
+    }
+    assert_eq!(out(&cloud, "cat /root/file"), "cloud");
+    assert_eq!(out(&edge, "cat /root/file"), "edge");
 }
 
 #[test]
