@@ -163,6 +163,7 @@ impl Daemon {
         node.tasks.spawn(volume::keep_volumes(Arc::clone(&node)));
         node.tasks.spawn(remote::alarm::watch(Arc::clone(&node)));
         node.tasks.spawn(remote::repair::keep_up(Arc::clone(&node)));
+        node.tasks.spawn(volume::spread_volumes(Arc::clone(&node)));
         if let Some(doors) = doors {
             node.tasks
                 .spawn(door::serve_doors(Arc::clone(&node), doors));

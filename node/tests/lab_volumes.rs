@@ -303,9 +303,35 @@ fn a_volume_outlives_its_node_and_a_partition() {
     assert_eq!(text("src/deep/main"), "two\n");
     assert_eq!(fs::read(to.join("large")).unwrap(), vec![7; 3_000_000]);
     assert!(!to.join("gone").exists());
-    knows(other.0, "the merged version is known", |volume| {
+    let known = knows(other.0, "the merged version is known", |volume| {
         heads(volume) == 1 && volume["heads"][0]["id"] == merged["version"]["id"]
     });
+    let said = known["heads"][0]["message"].as_str().unwrap();
+    assert!(said.ends_with("conflicts: new/file, shared"), "{said}");
+
+    // Of two who would write at once, one may.
+    holder.0.output(&["volume", "detach", "work"]).unwrap();
+    other.0.output(&["volume", "detach", "work"]).unwrap();
+    for daemon in [holder.0, other.0] {
+        knows(daemon, "nobody has it", |volume| {
+            heads(volume) == 1 && volume["attached"].as_array().is_some_and(Vec::is_empty)
+        });
+    }
+    let outcomes = std::thread::scope(|scope| {
+        let asking = [(holder.0, "bench"), (other.0, "desk")].map(|(daemon, sandbox)| {
+            scope.spawn(move || daemon.output(&["volume", "attach", "work", sandbox, "/work"]))
+        });
+        asking.map(|asked| asked.join().unwrap())
+    });
+    let refused: Vec<String> = outcomes
+        .iter()
+        .filter_map(|outcome| outcome.as_ref().err().map(ToString::to_string))
+        .collect();
+    assert_eq!(refused.len(), 1, "{outcomes:?}");
+    assert!(
+        refused[0].contains("two versions will come of it"),
+        "{refused:?}"
+    );
 }
 
 #[test]
@@ -390,4 +416,38 @@ fn a_volume_goes_with_a_sandbox_that_wakes_elsewhere() {
     assert_eq!(parents, &[slept["heads"][0]["id"].clone()], "{kept}");
     let volume = knows(&edge, "both versions are kept", |volume| heads(volume) == 2);
     assert_eq!(volume["versions"], 5);
+
+    // A copy of the sandbox goes on from the same changes, for itself.
+    edge.output(&["sandbox", "fork", "bench", "--name", "try"])
+        .unwrap();
+    let all = edge.json(&["sandbox", "list"]).unwrap();
+    let named = |one: &&Value| {
+        one["name"]
+            .as_str()
+            .is_some_and(|name| name.starts_with("try"))
+    };
+    let copy = all.iter().find(named).unwrap()["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(sh(&edge, &copy, "cat /work/file; echo 4 > /work/file"), "3");
+    assert_eq!(sh(&edge, "bench", "cat /work/file"), "3");
+    let copied = one(&edge, &["volume", "checkpoint", "work", "--sandbox", &copy]);
+    let parents = copied["version"]["parents"].as_array().unwrap();
+    assert_eq!(parents, &[kept["version"]["id"].clone()], "{copied}");
+    edge.output(&["volume", "detach", "work", "--sandbox", &copy])
+        .unwrap();
+    edge.output(&["sandbox", "kill", &copy]).unwrap();
+
+    // At an interval, without anybody asking.
+    edge.output(&["volume", "detach", "work"]).unwrap();
+    edge.output(&["volume", "merge", "work"]).unwrap();
+    let attach = [
+        "volume", "attach", "work", "bench", "/work", "--every", "5s",
+    ];
+    edge.output(&attach).unwrap();
+    sh(&edge, "bench", "echo 5 > /work/file");
+    knows(&edge, "a checkpoint is made by itself", |volume| {
+        volume["heads"][0]["message"] == "at an interval"
+    });
 }

@@ -335,6 +335,7 @@ impl Node {
             .fork(&info.id, copies, options, progress)
             .await
             .map_err(|error| fail::sandbox(&error))?;
+        self.fork_volumes(&info.id, &made).await;
         Ok(Forked {
             schema: SCHEMA,
             sandboxes: made.into_iter().map(|info| self.sandbox_of(info)).collect(),

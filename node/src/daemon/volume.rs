@@ -30,6 +30,7 @@ use rhizome_sandbox::{
 };
 
 pub(crate) use attach::{Volumes, keep_volumes};
+pub(crate) use keep::spread_volumes;
 use commit::New;
 use record::{
     AttachedRecord, MAX_MESSAGE, MAX_NAME, Record, VersionRecord, VolumeId, VolumeRecord,
@@ -474,7 +475,7 @@ impl Node {
             let label =
                 |of: &VersionRecord| format!("{}-{}", of.author, &of.version.to_string()[..8]);
             let (our_label, their_label) = (label(ours), label(theirs));
-            let message = match body.message.as_str() {
+            let mut message = match body.message.as_str() {
                 "" => format!("merged {our_label} and {their_label}"),
                 message => message.to_owned(),
             };
@@ -499,6 +500,11 @@ impl Node {
                 root,
                 conflicts: found,
             } = merged;
+            if !found.is_empty() {
+                // Whoever looks at the version later finds them named, as far as there is room.
+                let paths: Vec<String> = found.iter().map(|one| one.path.to_string()).collect();
+                message.push_str(&format!("; conflicts: {}", paths.join(", ")));
+            }
             conflicts.extend(found.iter().map(show::conflict));
             let new = New {
                 root,

@@ -12,7 +12,7 @@ use std::{
 
 use axum::http::StatusCode;
 use futures::FutureExt;
-use rhizome_identity::{Hash, NodeId, Role};
+use rhizome_identity::{Hash, NodeId, Role, SpaceId};
 use rhizome_memory::FragmentId;
 use rhizome_sandbox::{
     Progress, SandboxId, SandboxInfo, SandboxState,
@@ -77,7 +77,7 @@ pub(crate) struct Volumes {
 /// A volume that is served.
 #[derive(Debug)]
 struct Live {
-    space: rhizome_identity::SpaceId,
+    space: SpaceId,
     attachment: Attachment,
     /// The epoch of the key that the base is under.
     epoch: u32,
@@ -634,6 +634,38 @@ impl Node {
             (Some(_), Some(_)) => Err(ApiError::bad_request("it is attached to several sandboxes")
                 .hint("name one with `--sandbox`")),
         }
+    }
+
+    /// Serves in copies of a sandbox the volumes that it has. Each copy goes on from the same changes
+    /// and makes versions of its own, beside those of the others.
+    pub(crate) async fn fork_volumes(&self, from: &SandboxId, copies: &[SandboxInfo]) {
+        for live in self.volumes.all() {
+            let record = live.state.lock().await.record.clone();
+            if record.sandbox != *from {
+                continue;
+            }
+            for copy in copies {
+                let record = AttachedRecord {
+                    sandbox: copy.id,
+                    until_ms: now_ms() + LEASE_MS,
+                    ..record.clone()
+                };
+                if let Err(error) = self.serve_copy(live.space, record).await {
+                    tracing::warn!(sandbox = %copy.id, %error, "a copy has its volume unserved");
+                }
+            }
+        }
+    }
+
+    async fn serve_copy(&self, space: SpaceId, record: AttachedRecord) -> Result<(), ApiError> {
+        let _one_at_a_time = self.volumes.changing.lock().await;
+        let known = self.known_volumes(vec![space]).await?;
+        let known = known
+            .into_iter()
+            .find(|known| known.volume.volume == record.volume);
+        let known = known.ok_or_else(|| ApiError::not_found("the volume is not known here"))?;
+        let record = self.serve_volume(&known, record, &silent()).await?;
+        self.publish_volume(space, &Record::Attached(record)).await
     }
 
     /// Serves the volumes of a sandbox that has just been woken or started, without which what it

@@ -1,22 +1,27 @@
 //! Versions kept by other nodes, and for other nodes.
 
+use std::{sync::Arc, time::Duration};
+
 use axum::http::StatusCode;
-use rhizome_identity::{NodeId, Role};
+use rhizome_identity::{Hash, NodeId, Role};
 use rhizome_sandbox::{
     Progress, ProgressEvent,
     chunks::{MAX_FILE_BYTES, PackId},
+    silent,
 };
 
-use super::{Known, MAX_HOLDERS, Node, VersionRecord, blocking, commit::pin_of};
+use super::{Caller, Known, MAX_HOLDERS, Node, Record, VersionRecord, blocking, commit::pin_of};
 use crate::{
     api::types::{Done, volume::VolumeHoldBody},
     daemon::{fail, names::Names},
     error::ApiError,
-    remote::placement::{self, Need},
+    remote::placement::{self, Need, rendezvous},
 };
 
 /// Copies on other nodes when nobody says how many.
 const DEFAULT_REPLICAS: usize = 1;
+/// How often it is looked whether a newest version has lost its copies.
+const SPREAD: Duration = Duration::from_secs(30);
 /// Most copies that are made on request.
 const MAX_REPLICAS: usize = 16;
 /// Most packs of a version that is held for others.
@@ -75,7 +80,18 @@ impl Node {
             let role = authority.role_in(node, &known.space);
             role.is_some_and(|role| role >= Role::Writer)
         };
-        let candidates: Vec<NodeId> = self.connected().into_iter().filter(may).collect();
+        let mut candidates: Vec<NodeId> = self.connected().into_iter().filter(may).collect();
+        // Those that hold some of it already are sent only what is new; among the others, the same
+        // one for every version.
+        let had = known.holders_of(record);
+        let seed = Hash::keyed("rhizome volume rendezvous 1", &known.volume.volume.0);
+        candidates.sort_by_cached_key(|node| {
+            (
+                !had.contains(node),
+                std::cmp::Reverse(rendezvous(&seed, node)),
+            )
+        });
+        candidates.retain(|node| !record.holders.contains(node));
         let mut copies = Copies {
             wanted: wanted
                 .unwrap_or(DEFAULT_REPLICAS.min(candidates.len()))
@@ -91,11 +107,7 @@ impl Node {
             volume: known.volume.volume.to_string(),
             version: record.version.to_string(),
             packs: packs.iter().map(ToString::to_string).collect(),
-            holders: known
-                .holders_of(record)
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
+            holders: had.iter().map(ToString::to_string).collect(),
             bytes: sizes.unwrap_or(0),
         };
         for peer in candidates {
@@ -125,6 +137,40 @@ impl Node {
             }
         }
         copies
+    }
+
+    /// Has another node hold every newest version that lies here and with nobody else who is there:
+    /// nobody was when it was made, or who was is gone.
+    async fn spread_heads(&self) -> Result<(), ApiError> {
+        let connected = self.connected();
+        if connected.is_empty() {
+            return Ok(());
+        }
+        let authority = self.replica.authority();
+        let spaces = Caller::Owner.spaces(self, &authority)?;
+        for known in self.known_volumes(spaces).await? {
+            let heads = known.heads().into_iter();
+            for record in heads.filter_map(|head| known.versions.get(&head)) {
+                let is_there = |node: &NodeId| *node != self.id() && connected.contains(node);
+                if !record.holders.contains(&self.id()) || record.holders.iter().any(is_there) {
+                    continue;
+                }
+                let version = self.open_version(&known, record, &silent()).await?;
+                if !self.volume_store()?.missing(&version.packs).is_empty() {
+                    continue;
+                }
+                let quiet = silent();
+                let copies = self.replicate_version(&known, record, &version.packs, None, &quiet);
+                let copies = copies.await;
+                if !copies.holders.is_empty() {
+                    let mut record = record.clone();
+                    record.holders.extend(&copies.holders);
+                    self.publish_volume(known.space, &Record::Version(record))
+                        .await?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Says whether this node holds a version for a peer, which may write in its space.
@@ -202,5 +248,19 @@ impl Node {
             return Err(error);
         }
         Ok(Done::default())
+    }
+}
+
+/// Keeps copies of the newest versions on nodes that are there, until the node stops.
+pub(crate) async fn spread_volumes(node: Arc<Node>) {
+    loop {
+        tokio::select! {
+            biased; // Stopping first.
+            () = node.stop.cancelled() => return,
+            () = tokio::time::sleep(SPREAD) => {}
+        }
+        if let Err(error) = node.spread_heads().await {
+            tracing::debug!(%error, "versions of volumes are not copied");
+        }
     }
 }
