@@ -345,3 +345,29 @@ fn what_is_read_first_is_fetched_first() {
     assert_eq!((err.as_str(), &end), ("", &json!({"code": 0})));
     edge.stop();
 }
+
+#[test]
+fn a_version_that_nobody_else_holds_is_copied_once_somebody_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let laptop = Daemon::start_with_sandboxes(&at("laptop"), "laptop");
+    laptop.found("findings");
+    write(&at("from"), &[("file", "one")]);
+    let body = json!({"name": "work", "from": at("from")});
+    let made = done(&laptop, "/v1/volumes", body)["volume"].clone();
+    assert_eq!(holders(&made["heads"][0]), ["laptop"], "{made}");
+    let edge = Daemon::start_with_sandboxes(&at("edge"), "edge");
+    join(&edge, &laptop);
+    wait(&edge, "edge holds it too", |volumes| {
+        (holders(volumes[0]["heads"].get(0)?) == ["laptop", "edge"]).then_some(())
+    });
+    laptop.kill();
+    fs::remove_dir_all(at("laptop")).unwrap();
+    done(
+        &edge,
+        "/v1/volumes/work/export",
+        json!({"path": at("copy")}),
+    );
+    assert_eq!(files(&at("copy")), files(&at("from")));
+    edge.stop();
+}
