@@ -59,6 +59,8 @@ const LOOK: Duration = Duration::from_secs(2);
 const LOOK_FOR_LOST: Duration = Duration::from_secs(10);
 /// How long a wake-up waits for the volumes of what it wakes.
 const REOPEN: Duration = Duration::from_secs(20);
+/// How long a checkpoint waits for what is still on its way of the version that was attached.
+const WHOLE: Duration = Duration::from_secs(60);
 /// Shortest time between checkpoints.
 const MIN_EVERY_SECS: u64 = 5;
 /// Most bytes of changed files in one checkpoint.
@@ -468,10 +470,14 @@ impl Node {
             max_bytes: MAX_BYTES,
             pin: pin.clone(),
         };
-        // A version is whole on the node that made it, unless nobody has the rest any more: what
-        // was changed is kept then all the same.
-        if let Err(error) = live.arriving.finish().await {
-            tracing::warn!(%volume, %error, "a checkpoint is made of a volume that is not whole here");
+        // A version is whole on the node that made it, unless that takes too long, or nobody has the
+        // rest any more: what was changed is kept then all the same.
+        match tokio::time::timeout(WHOLE, live.arriving.finish()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%volume, %error, "a version is made that is not whole here");
+            }
+            Err(_) => tracing::debug!(%volume, "a version is made while its base is arriving"),
         }
         let taken = live.attachment.checkpoint(&channel, target).await;
         let taken = taken.map_err(|error| attach(&error))?;
