@@ -30,8 +30,8 @@ use rhizome_sandbox::{
 };
 
 pub(crate) use attach::{Volumes, keep_volumes};
-pub(crate) use keep::spread_volumes;
 use commit::New;
+pub(crate) use keep::spread_volumes;
 use record::{
     AttachedRecord, MAX_MESSAGE, MAX_NAME, Record, VersionRecord, VolumeId, VolumeRecord,
 };
