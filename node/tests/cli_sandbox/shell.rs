@@ -152,7 +152,9 @@ pub(super) fn a_shell_feels_local(node: &Node) {
     terminal.type_keys("sleep 0.2; stty size\r");
     terminal.wait_for("41 121\r\n");
     // ^C is for the command there, not for us.
-    terminal.type_keys("sleep 1000\r");
+    terminal.type_keys("sh -c 'echo go; exec sleep 1000'\r");
+    // Before the command has the terminal it would be the shell's.
+    terminal.wait_for("\r\ngo\r\n");
     terminal.type_keys("\x03");
     terminal.wait_for("ready> ");
     terminal.type_keys("exit 5\r");
