@@ -24,6 +24,8 @@ mod lifecycle;
 mod mesh;
 #[path = "daemon/network.rs"]
 mod network;
+#[path = "daemon/pool.rs"]
+mod pool;
 #[path = "daemon/remote.rs"]
 mod remote;
 #[path = "daemon/resume.rs"]

@@ -244,10 +244,10 @@ pub(super) fn commands_need_no_client(node: &Node) {
     client.kill().unwrap();
     client.wait().unwrap();
     until(node, "4343", |exec| exec["end"]["signal"] == 9);
-    let left = "grep -l 4343 /proc/[0-9]*/cmdline 2> /dev/null | grep -vc self || true";
+    // Those who ask do not have the number in their own words.
+    let left = "grep -l '434[3]' /proc/[0-9]*/cmdline 2> /dev/null | wc -l";
     let left = node.ok(&["sandbox", "exec", "box", "--", "sh", "-c", left]);
-    // The shell that asks has the number in its own words.
-    assert_eq!(left.trim(), "1");
+    assert_eq!(left.trim(), "0");
 }
 
 pub(super) fn ports_and_changes_come_out(node: &Node) {
