@@ -282,11 +282,10 @@ impl Client {
         let stream = self.open.as_mut().expect("it was just opened").get_mut();
         let body = body.as_ref();
         let length = body.len();
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nhost: node\r\ncontent-length: {length}\r\n\r\n"
-        )?;
-        stream.write_all(body)
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nhost: node\r\ncontent-length: {length}\r\n\r\n");
+        // At once: who refuses a request by its head may have closed before the rest comes.
+        stream.write_all(&[head.as_bytes(), body].concat())
     }
 
     fn receive(&mut self) -> io::Result<(u16, Vec<u8>)> {

@@ -3,7 +3,10 @@
 
 mod limits;
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use super::*;
 use crate::{
@@ -49,8 +52,17 @@ impl Home {
         config.chunks_dir = self.dir.path().join("chunks");
         config.accel = Accel::Tcg;
         config.gate = gate;
-        let fake = Arc::new(self.fake.clone());
-        Sandboxes::open_with(config, fake).await.unwrap().0
+        // A child that another test starts has the lock too, from its fork to its exec.
+        let patience = Instant::now() + Duration::from_secs(10);
+        loop {
+            let fake = Arc::new(self.fake.clone());
+            match Sandboxes::open_with(config.clone(), fake).await {
+                Err(SandboxError::InUse { .. }) if Instant::now() < patience => {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                opened => return opened.unwrap().0,
+            }
+        }
     }
 
     fn guest(&self, info: &SandboxInfo) -> Arc<fake::Guest> {
