@@ -252,7 +252,7 @@ fn a_context_is_asked_for_by_its_task() {
     );
     assert_eq!(
         node.join().unwrap().0,
-        "GET /v1/context?task=a%20b HTTP/1.1"
+        "GET /v1/context?task=a%20b&resume=1 HTTP/1.1"
     );
 }
 
