@@ -144,7 +144,7 @@ pub(crate) fn sandbox(error: &SandboxError) -> ApiError {
         SandboxError::Exec { source, .. } => exec_code(source),
         SandboxError::File { source, .. } => file_code(source),
         SandboxError::Network { .. } => (StatusCode::BAD_GATEWAY, "network_failed"),
-        SandboxError::Image(_) => (StatusCode::INTERNAL_SERVER_ERROR, "image_failed"),
+        SandboxError::Image(source) => image_code(source),
         SandboxError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
         _ => (StatusCode::INTERNAL_SERVER_ERROR, "sandbox_failed"),
     };
@@ -222,6 +222,14 @@ pub(crate) fn image(error: &ImageError) -> ApiError {
         return full(error);
     }
     let (status, code) = match error {
+        ImageError::Sandbox(source) => return sandbox(source),
+        other => image_code(other),
+    };
+    ApiError::of(status, code, error).maybe_hint(error.hint())
+}
+
+fn image_code(error: &ImageError) -> (StatusCode, &'static str) {
+    match error {
         ImageError::Unknown { .. } | ImageError::NotBuilt { .. } => {
             (StatusCode::NOT_FOUND, "unknown_image")
         }
@@ -233,10 +241,8 @@ pub(crate) fn image(error: &ImageError) -> ApiError {
         ImageError::Import { .. } | ImageError::Copy { .. } => {
             (StatusCode::BAD_REQUEST, "bad_image")
         }
-        ImageError::Sandbox(source) => return sandbox(source),
         _ => (StatusCode::INTERNAL_SERVER_ERROR, "image_failed"),
-    };
-    ApiError::of(status, code, error).maybe_hint(error.hint())
+    }
 }
 
 pub(crate) fn chunks(error: &ChunkError) -> ApiError {

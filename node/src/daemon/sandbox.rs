@@ -59,7 +59,6 @@ impl Node {
                 .map(|lease| self.lease_of(lease))
                 .transpose()?
                 .flatten(),
-            ..SandboxSpec::default()
         };
         let info = sandboxes
             .create(spec, Arc::clone(&progress))

@@ -56,7 +56,7 @@ fn an_image_that_is_lacking_comes_from_a_peer_and_one_can_be_pushed() {
 
     // Nobody has it: the answer is the usual one.
     let unknown = last(&cloud, json!({"name": "none", "image": "peers-nothing"}));
-    assert_eq!(unknown["error"]["code"], "image_failed", "{unknown}");
+    assert_eq!(unknown["error"]["code"], "unknown_image", "{unknown}");
     assert!(
         unknown.to_string().contains("no image is called"),
         "{unknown}"

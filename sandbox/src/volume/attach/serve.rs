@@ -111,7 +111,7 @@ async fn answer_all(
                 return None::<()>;
             }
             framer.extend(&buffer[..len]);
-            while let Some(ask) = framer.next::<VolumeAsk>().ok()? {
+            while let Some(ask) = framer.message::<VolumeAsk>().ok()? {
                 let outcome = match ask {
                     VolumeAsk::Mounted => Ok(()),
                     VolumeAsk::Failed { message } => Err(message),

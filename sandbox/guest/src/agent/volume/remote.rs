@@ -66,7 +66,7 @@ impl Remote {
             }
             framer.extend(&frame.payload);
             loop {
-                match framer.next::<VolumeAnswer>() {
+                match framer.message::<VolumeAnswer>() {
                     Ok(Some(VolumeAnswer { tag, answer })) => {
                         let waiting = lock(&self.state).waiting.remove(&tag);
                         if let Some(waiting) = waiting {

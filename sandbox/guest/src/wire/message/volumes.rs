@@ -394,7 +394,7 @@ impl VolumeFramer {
     ///
     /// # Errors
     /// [`WireError::FrameTooLong`]; those of the message.
-    pub fn next<P: Payload>(&mut self) -> Result<Option<P>, WireError> {
+    pub fn message<P: Payload>(&mut self) -> Result<Option<P>, WireError> {
         let Some(len) = self.buffer.first_chunk::<4>() else {
             return Ok(None);
         };
