@@ -5,6 +5,7 @@
 //! with the reason. Stop, on SIGTERM, SIGINT or `POST /v1/down`: no new connections, finish what is
 //! being answered, leave the sandboxes to the next daemon (or end them, as asked), say goodbye to the peers, close the replica.
 
+mod archive;
 pub(crate) mod caller;
 pub(crate) mod context;
 mod detach;

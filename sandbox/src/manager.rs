@@ -9,6 +9,7 @@
 mod act;
 mod boot;
 mod capture;
+mod archive;
 mod catalogue;
 mod create;
 mod entry;

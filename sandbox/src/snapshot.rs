@@ -4,7 +4,9 @@
 //! moment ([`Frozen`]). From there a guest is started again at once, any number of times
 //! ([`Frozen::fork`]), or its parts go into the chunk store ([`capture`]), named by a
 //! [`Manifest`], from which any node that fits ([`compatible`]) makes them again ([`wake`]).
+//! [`archive`] puts it all into one file.
 
+pub mod archive;
 mod capture;
 mod error;
 mod freeze;

@@ -14,8 +14,8 @@ use super::{
     types::{
         Done,
         lifecycle::{
-            ForkBody, Health, LeaseBody, Mended, RestoreBody, ResumeBody, SnapshotBody,
-            SnapshotTaken, Snapshots,
+            ArchiveBody, ForkBody, Health, LeaseBody, Mended, RestoreBody, ResumeBody,
+            SnapshotBody, SnapshotTaken, Snapshots,
         },
         sandbox::SandboxCreated,
     },
@@ -51,6 +51,8 @@ pub(super) fn routes() -> Router<Arc<Node>> {
             get(show_snapshot).delete(remove_snapshot),
         )
         .route("/v1/snapshots/{snapshot}/restore", post(restore))
+        .route("/v1/snapshots/{snapshot}/export", post(export))
+        .route("/v1/snapshots/import", post(import))
         .route("/v1/doctor/fix", post(fix))
 }
 
@@ -131,6 +133,25 @@ async fn health(State(node): Shared, Path(sandbox): Path<String>) -> Answer<Heal
 
 async fn snapshots(State(node): Shared) -> Answer<Snapshots> {
     node.snapshots().await.map(Json)
+}
+
+async fn export(
+    State(node): Shared,
+    Path(snapshot): Path<String>,
+    JsonBody(body): JsonBody<ArchiveBody>,
+) -> Result<Response, ApiError> {
+    Ok(with_progress(node, move |node, progress| async move {
+        node.export_snapshot(&snapshot, body, progress).await
+    }))
+}
+
+async fn import(
+    State(node): Shared,
+    JsonBody(body): JsonBody<ArchiveBody>,
+) -> Result<Response, ApiError> {
+    Ok(with_progress(node, move |node, progress| async move {
+        node.import_snapshot(body, progress).await
+    }))
 }
 
 async fn show_snapshot(State(node): Shared, Path(snapshot): Path<String>) -> Answer<SnapshotTaken> {

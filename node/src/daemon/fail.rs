@@ -1,7 +1,7 @@
 //! From the errors of the crates below to those of the API: a status, a code, their hint.
 //!
 //! One function per family; the message and the causes are the error's own.
-use std::{error::Error, fmt};
+use std::{error::Error, fmt, io};
 
 use axum::http::StatusCode;
 use rhizome_identity::{InviteError, IssueError, KeyFileError};
@@ -137,6 +137,20 @@ pub(crate) fn sandbox(error: &SandboxError) -> ApiError {
         SandboxError::Quiesce { .. } => (StatusCode::BAD_GATEWAY, "guest_failed"),
         SandboxError::Snapshot(SnapshotError::Incompatible(_)) => {
             (StatusCode::CONFLICT, "incompatible")
+        }
+        SandboxError::Snapshot(SnapshotError::Archive { .. }) => {
+            (StatusCode::BAD_REQUEST, "bad_snapshot")
+        }
+        SandboxError::Snapshot(SnapshotError::Sealed) => (StatusCode::FORBIDDEN, "no_key"),
+        SandboxError::Snapshot(SnapshotError::Io { source, .. })
+            if matches!(
+                source.kind(),
+                io::ErrorKind::AlreadyExists
+                    | io::ErrorKind::NotFound
+                    | io::ErrorKind::PermissionDenied
+            ) =>
+        {
+            (StatusCode::BAD_REQUEST, "bad_path")
         }
         SandboxError::Snapshot(_) | SandboxError::Chunks(_) => {
             (StatusCode::INTERNAL_SERVER_ERROR, "snapshot_failed")

@@ -147,7 +147,7 @@ impl Node {
     }
 }
 
-fn absolute(path: String) -> Result<PathBuf, ApiError> {
+pub(super) fn absolute(path: String) -> Result<PathBuf, ApiError> {
     let path = PathBuf::from(path);
     if path.is_absolute() {
         Ok(path)

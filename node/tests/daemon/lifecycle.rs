@@ -14,12 +14,16 @@ fn start(dir: &std::path::Path) -> Daemon {
 
 /// Posts and returns the last line of progress.
 fn work(daemon: &Daemon, path: &str, body: Value) -> Value {
+    let last = last(daemon, path, body);
+    assert!(last["done"].is_object(), "{last}");
+    last["done"].clone()
+}
+
+fn last(daemon: &Daemon, path: &str, body: Value) -> Value {
     let (status, lines) = daemon.client().ask_bytes("POST", path, Some(body)).unwrap();
     let lines = String::from_utf8(lines).unwrap();
     assert_eq!(status, 200, "{lines}");
-    let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
-    assert!(last["done"].is_object(), "{last}");
-    last["done"].clone()
+    serde_json::from_str(lines.lines().last().unwrap()).unwrap()
 }
 
 fn out(daemon: &Daemon, script: &str) -> String {
@@ -127,9 +131,37 @@ fn a_sandbox_outlives_what_happens_to_its_daemon() {
         "unsynced\nmark"
     );
 
-    // A snapshot and a copy of it; the copy goes, the snapshot is forgotten.
+    // A snapshot that is forgotten and comes back from a file; a damaged file is told apart.
     let taken = work(&daemon, "/v1/sandboxes/bench/snapshot", json!({}));
     let id = taken["id"].as_str().unwrap();
+    let file = temp.path().join("bench.rzsnap");
+    let path = json!({"path": file});
+    let written = work(&daemon, &format!("/v1/snapshots/{id}/export"), path.clone());
+    let bytes = std::fs::read(&file).unwrap();
+    assert_eq!(written["bytes"], bytes.len());
+    let gone = daemon.ask("DELETE", &format!("/v1/snapshots/{id}"), None);
+    assert_eq!(gone.0, 200, "{gone:?}");
+    let damaged = temp.path().join("damaged");
+    let mut flipped = bytes;
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 1;
+    std::fs::write(&damaged, flipped).unwrap();
+    for (path, wanted) in [
+        (json!(damaged), "bad_snapshot"),
+        (json!("bench.rzsnap"), "bad_request"),
+        (json!(temp.path().join("none")), "bad_path"),
+    ] {
+        let refused = last(&daemon, "/v1/snapshots/import", json!({"path": path}));
+        assert_eq!(refused["error"]["code"], wanted, "{refused}");
+    }
+    assert_eq!(
+        daemon.ask("GET", &format!("/v1/snapshots/{id}"), None).0,
+        404
+    );
+    let imported = work(&daemon, "/v1/snapshots/import", path);
+    assert_eq!(imported["id"], taken["id"]);
+
+    // A copy of it; the copy goes, the snapshot is forgotten.
     let restore = json!({"as_new": true, "name": "twin"});
     let twin = work(&daemon, &format!("/v1/snapshots/{id}/restore"), restore);
     assert_eq!(

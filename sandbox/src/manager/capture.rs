@@ -286,6 +286,15 @@ async fn unpin(inner: &Arc<Inner>, name: String) -> Result<(), SandboxError> {
     }
 }
 
+/// Runs what blocks, of no sandbox in particular.
+pub(super) async fn blocking_in<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, SandboxError> {
+    spawn_blocking(work)
+        .await
+        .map_err(|_| SandboxError::Stopping)
+}
+
 pub(super) async fn blocking<T: Send + 'static>(
     entry: &Entry,
     work: impl FnOnce() -> T + Send + 'static,

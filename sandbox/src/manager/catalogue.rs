@@ -13,6 +13,8 @@ use crate::{
 
 /// Largest file that is read, in bytes.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
+/// How the directory of an import begins.
+const INCOMING: &str = ".incoming-";
 
 /// A directory of them.
 #[derive(Debug)]
@@ -23,7 +25,19 @@ pub(super) struct Catalogue {
 impl Catalogue {
     pub(super) fn open(dir: PathBuf) -> io::Result<Self> {
         make_private_dir(&dir)?;
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            // What an import left that did not end.
+            if entry.file_name().to_string_lossy().starts_with(INCOMING) {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
         Ok(Self { dir })
+    }
+
+    /// Returns where the parts of a snapshot lie that is being imported.
+    pub(super) fn incoming(&self, manifest: &PackId) -> PathBuf {
+        self.dir.join(format!("{INCOMING}{manifest}"))
     }
 
     /// Writes a snapshot down; one that is there already stays.
@@ -32,9 +46,13 @@ impl Catalogue {
         info: &SandboxInfo,
         snapshot: &SnapshotRef,
     ) -> Result<(), SandboxError> {
-        let path = self.path(&snapshot.manifest);
-        let entry = describe(info, snapshot, false);
-        let json = serde_json::to_vec_pretty(&entry).expect("a snapshot becomes JSON");
+        self.keep(&describe(info, snapshot, false))
+    }
+
+    /// As [`Self::add`], of one that was described elsewhere.
+    pub(super) fn keep(&self, entry: &SnapshotInfo) -> Result<(), SandboxError> {
+        let path = self.path(&entry.snapshot.manifest);
+        let json = serde_json::to_vec_pretty(entry).expect("a snapshot becomes JSON");
         write_atomic(&path, &json)
             .and_then(|()| fs::File::open(&self.dir)?.sync_all())
             .map_err(super::directory(&path))

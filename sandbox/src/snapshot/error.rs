@@ -28,6 +28,15 @@ pub enum SnapshotError {
         /// Why.
         what: String,
     },
+    /// A file is not what an export writes.
+    #[error("the file cannot be used: {what}")]
+    Archive {
+        /// Why.
+        what: String,
+    },
+    /// Nothing of this node opens it.
+    #[error("the snapshot is sealed with the key of a space that this node does not read")]
+    Sealed,
     /// The snapshot fits no guest that this host could run.
     #[error("the snapshot does not fit this host")]
     Incompatible(#[from] Incompatible),
@@ -40,6 +49,11 @@ impl SnapshotError {
         match self {
             Self::Driver(error) => error.hint(),
             Self::Incompatible(error) => Some(error.hint()),
+            Self::Archive { .. } => Some("export it again: `rhizome snapshot export`".to_owned()),
+            Self::Sealed => Some(
+                "import it on a member of the mesh that is a reader of the sandbox's space, or ask an admin for that role"
+                    .to_owned(),
+            ),
             _ => None,
         }
     }

@@ -159,6 +159,32 @@ pub struct RestoreBody {
     pub force: bool,
 }
 
+/// `POST /v1/snapshots/{id}/export`, answered by [`super::ProgressLine`]`<`[`SnapshotExported`]`>`,
+/// and `POST /v1/snapshots/import`, by [`super::ProgressLine`]`<`[`SnapshotTaken`]`>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArchiveBody {
+    /// The file, on the daemon's machine; an absolute path.
+    pub path: String,
+}
+
+/// The result of `POST /v1/snapshots/{id}/export`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotExported {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// The snapshot's id.
+    pub id: String,
+    /// The file.
+    pub path: String,
+    /// Its size.
+    pub bytes: u64,
+    /// What there is to know about it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
 /// `POST /v1/sandboxes/{id}/fork`; the answer is a stream of [`super::ProgressLine`]`<`[`Forked`]`>`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,13 +1,17 @@
-//! `rhizome snapshot list|show|restore|rm`.
+//! `rhizome snapshot list|show|restore|export|import|rm`.
+
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use rhizome_memory::now_ms;
 
-use super::{Context, Failure, follow, sandbox::lifecycle::LeaseArgs, short};
+use super::{Context, Failure, follow, sandbox::lifecycle::LeaseArgs, short, volume::absolute};
 use crate::{
     api::types::{
         Done,
-        lifecycle::{RestoreBody, Snapshot, SnapshotTaken, Snapshots},
+        lifecycle::{
+            ArchiveBody, RestoreBody, Snapshot, SnapshotExported, SnapshotTaken, Snapshots,
+        },
         sandbox::SandboxCreated,
     },
     cli::{
@@ -45,6 +49,25 @@ pub(crate) enum Verb {
         #[arg(long)]
         force: bool,
     },
+    /// Write a snapshot to one file, sealed and verified, to keep or carry it elsewhere
+    #[command(after_help = "Examples:
+  rhizome snapshot export 3f1c bench.rzsnap
+
+The file can be opened by readers of the sandbox's space alone; the image is not in it.")]
+    Export {
+        /// Id or unique prefix of one
+        snapshot: String,
+        /// The file, which must not be there
+        file: PathBuf,
+    },
+    /// Take a snapshot out of a file, and keep it until it is removed
+    #[command(after_help = "Examples:
+  rhizome snapshot import bench.rzsnap
+  rhizome snapshot restore 3f1c")]
+    Import {
+        /// A file that `rhizome snapshot export` wrote
+        file: PathBuf,
+    },
     /// Forget snapshots that were taken with `sandbox snapshot`
     Rm {
         /// Id or unique prefix of one
@@ -72,6 +95,8 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
             };
             restore(context, &snapshot, body).await
         }
+        Verb::Export { snapshot, file } => export(context, &snapshot, &file).await,
+        Verb::Import { file } => import(context, &file).await,
         Verb::Rm { snapshots } => remove(context, &snapshots).await,
     }
 }
@@ -133,6 +158,37 @@ async fn show(context: &Context, snapshot: &str) -> Result<(), Failure> {
         ui.line(&format!("pack {pack}"))?;
     }
     Ok(())
+}
+
+async fn export(context: &Context, snapshot: &str, file: &Path) -> Result<(), Failure> {
+    let path = format!("{}/export", path_of(snapshot));
+    let lines = context.client.post_lines(&path, &body_of(file)?).await?;
+    let written: SnapshotExported = follow(context.ui, lines).await?;
+    if context.ui.is_json() {
+        return context.ui.object(&written);
+    }
+    for note in &written.notes {
+        context.ui.status(note);
+    }
+    context
+        .ui
+        .line(&format!("{} {}", written.path, size(written.bytes)))
+}
+
+async fn import(context: &Context, file: &Path) -> Result<(), Failure> {
+    let path = "/v1/snapshots/import";
+    let lines = context.client.post_lines(path, &body_of(file)?).await?;
+    let taken: SnapshotTaken = follow(context.ui, lines).await?;
+    if context.ui.is_json() {
+        return context.ui.object(&taken);
+    }
+    context.ui.line(&taken.snapshot.id)
+}
+
+fn body_of(file: &Path) -> Result<ArchiveBody, Failure> {
+    Ok(ArchiveBody {
+        path: absolute(file)?,
+    })
 }
 
 async fn restore(context: &Context, snapshot: &str, body: RestoreBody) -> Result<(), Failure> {

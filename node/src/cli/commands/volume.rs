@@ -503,7 +503,7 @@ async fn ask<T: DeserializeOwned>(
 }
 
 /// The daemon does not know where the user stands.
-fn absolute(path: &Path) -> Result<String, Failure> {
+pub(super) fn absolute(path: &Path) -> Result<String, Failure> {
     let path = std::path::absolute(path)?;
     Ok(path.to_string_lossy().into_owned())
 }

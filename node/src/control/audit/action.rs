@@ -38,6 +38,7 @@ pub(super) fn action<'a>(method: &Method, path: &'a str) -> Option<Action<'a>> {
         // What follows is a token: whoever reads it here could use it.
         ["wake", ..] => ("webhook", "call", None),
         ["wake-on"] => ("sandbox", "wake-on", None),
+        ["snapshots", "import"] => ("snapshot", "import", None),
         [many] => (singular(many), "create", None),
         ["images", verb] if *method == Method::POST => ("image", verb, None),
         [many, on] if *method == Method::DELETE => (singular(many), removed(many), Some(on)),
