@@ -7,9 +7,9 @@
 //! daemon left; two tasks per running guest notice when it goes by itself ([`watch`]).
 
 mod act;
+mod archive;
 mod boot;
 mod capture;
-mod archive;
 mod catalogue;
 mod create;
 mod entry;

@@ -1,4 +1,5 @@
 //! Files moved over the channel, by the real agent as an ordinary process.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 #[path = "channel_support/guest.rs"]
 mod support;

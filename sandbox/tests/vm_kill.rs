@@ -111,7 +111,12 @@ async fn a_daemon_that_dies_in_between_leaves_a_whole_sandbox() {
         ..sh(COUNTER)
     };
     let counter = sandboxes.exec(&id, counter).await.unwrap().id();
-    said(&sandboxes, &id, "until [ -p /tmp/tell ]; do sleep 0.1; done").await;
+    said(
+        &sandboxes,
+        &id,
+        "until [ -p /tmp/tell ]; do sleep 0.1; done",
+    )
+    .await;
     assert_eq!(count(&sandboxes, &id, "more").await, 1);
     let tree = "cd /root && find . -type f | sort | xargs sha256sum";
     let mut left = said(

@@ -460,7 +460,7 @@ impl Node {
         let key = self.store_key_of(&found.space, record.epoch)?;
         self.pin_for_wake(record).await?;
         let objects = record.snapshot.objects();
-        let limit = (objects.len() as u64).saturating_mul(MAX_FILE_BYTES as u64);
+        let limit = (objects.len() as u64).saturating_mul(MAX_FILE_BYTES);
         let holders = self.holders_of(found).await?;
         let packs = self.bring(&objects, &holders, limit, progress).await?;
         let image = self

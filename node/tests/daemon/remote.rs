@@ -162,9 +162,7 @@ fn a_sandbox_on_another_node_is_made_used_and_ended_from_here() {
     assert_eq!(back, [b'x'; 300_000]);
     let body =
         json!({"argv": ["sh", "-c", "wc -c < /root/notes; tr a-z A-Z; exit 7"], "stdin": true});
-    let mut exec = Exec::start_at(&laptop, &format!("{bench}/exec"), &body)
-        .ok()
-        .expect("it starts");
+    let mut exec = Exec::start_at(&laptop, &format!("{bench}/exec"), &body).expect("it starts");
     exec.send(0, b"from afar");
     exec.send(1, b"");
     let (out, _, end) = exec.finish();
@@ -196,9 +194,7 @@ fn a_sandbox_on_another_node_is_made_used_and_ended_from_here() {
 
     // A node that dies under a command fails it soon.
     let body = json!({"argv": ["sh", "-c", "echo up; sleep 1000"]});
-    let mut exec = Exec::start_at(&laptop, &format!("{bench}/exec"), &body)
-        .ok()
-        .expect("it starts");
+    let mut exec = Exec::start_at(&laptop, &format!("{bench}/exec"), &body).expect("it starts");
     assert_eq!(exec.receive(), (16, b"up\n".to_vec()));
     let killed = laptop.ask("DELETE", bench, None);
     assert_eq!(killed.0, 200, "{killed:?}");

@@ -20,7 +20,8 @@ use rustix::fs::{FallocateFlags, fallocate};
 use super::process_start;
 
 /// Bytes of a page, and of what is known about one.
-const PAGE_BYTES: u64 = 4096;
+const PAGE: usize = 4096;
+const PAGE_BYTES: u64 = PAGE as u64;
 const ENTRY_BYTES: u64 = 8;
 /// Entries that are read at once.
 const ENTRIES: u64 = 8192;
@@ -134,7 +135,7 @@ impl Process {
 
     /// Copies from an address to a place in a file. What is zero becomes a hole.
     fn copy(&self, mut address: u64, range: Range<u64>, to: &File) -> io::Result<u64> {
-        static ZERO: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
+        static ZERO: [u8; PAGE] = [0; PAGE];
         let mut buffer = Vec::new();
         let mut at = range.start;
         while at < range.end {
