@@ -266,7 +266,11 @@ fn debian() -> Option<(PathBuf, String)> {
         .flatten()
         .map(|entry| entry.path());
     let manifest = |dir: &PathBuf| fs::read_to_string(dir.join("rootfs.json")).ok();
-    let dir = found.into_iter().find(|dir| manifest(dir).is_some())?;
+    // Others are what the tests of images leave, with a busybox and nothing else.
+    let is_debian = |text: String| text.contains("\"suite\"");
+    let dir = found
+        .into_iter()
+        .find(|dir| manifest(dir).is_some_and(is_debian))?;
     let text = manifest(&dir)?;
     let format = if text.contains("squashfs") {
         "squashfs"
