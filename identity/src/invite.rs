@@ -78,7 +78,7 @@ pub enum InviteError {
     #[error("this is not an invite: invites start with {PREFIX}")]
     NotAnInvite,
     /// Its end is missing.
-    #[error("the invite is cut off: {found} of its {expected} characters are there")]
+    #[error("the invite is cut off: {}", what_is_there(*found, *expected))]
     Truncated {
         /// How many characters there are.
         found: usize,
@@ -97,6 +97,13 @@ pub enum InviteError {
         /// When, in Unix milliseconds.
         not_after_ms: u64,
     },
+}
+
+fn what_is_there(found: usize, expected: usize) -> String {
+    match expected {
+        0 => format!("only {found} characters are there"),
+        _ => format!("{found} of its {expected} characters are there"),
+    }
 }
 
 impl InviteError {
@@ -416,6 +423,7 @@ mod tests {
                 matches!(error, InviteError::Truncated { .. }),
                 "{length}: {error:?}"
             );
+            assert!(!error.to_string().contains(" 0 "), "{error}");
         }
     }
 

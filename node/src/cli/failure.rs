@@ -5,6 +5,7 @@ use std::{io, path::PathBuf, process::ExitCode};
 use hyper::StatusCode;
 use serde::Deserialize;
 
+use super::ui::say;
 use crate::daemon::StartError;
 
 /// Why a command failed.
@@ -171,12 +172,12 @@ impl Failure {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return,
             _ => {}
         }
-        eprintln!("error: {self}");
+        say(&format!("error: {self}"));
         for cause in self.causes() {
-            eprintln!("  cause: {cause}");
+            say(&format!("  cause: {cause}"));
         }
         if let Some(hint) = self.hint() {
-            eprintln!("   hint: {hint}");
+            say(&format!("   hint: {hint}"));
         }
     }
 }

@@ -68,7 +68,7 @@ impl Ui {
 
     /// Says something about the work on standard error; never part of the data.
     pub(crate) fn status(self, line: &str) {
-        eprintln!("{line}");
+        say(line);
     }
 
     /// Returns `text` in bold on a terminal.
@@ -113,7 +113,7 @@ impl Steps {
                 bar.set_message(format!("{step}{} {detail}", percent.unwrap_or_default()));
             }
             // Without a terminal a line for every step, not for every detail.
-            None if step != self.last => eprintln!("{step}"),
+            None if step != self.last => say(step),
             None => {}
         }
         step.clone_into(&mut self.last);
@@ -146,6 +146,11 @@ fn table<const N: usize>(columns: [&str; N], rows: &[[String; N]]) -> Vec<String
     std::iter::once(draw(&heads))
         .chain(rows.iter().map(draw))
         .collect()
+}
+
+/// Prints a line on standard error, if anybody still reads it.
+pub(super) fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// Returns how long ago `at_ms` was, in words short enough for a table.
