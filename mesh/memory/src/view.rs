@@ -34,7 +34,7 @@ use rhizome_identity::{AgentId, NodeId, SpaceId};
 use serde::{Deserialize, Serialize};
 
 use self::{
-    apply::{Applying, Renewed},
+    apply::{Applying, Renewed, Tally},
     documents::Documents,
     materialise::decode_item,
     tables::{Store, guarded},
@@ -170,6 +170,8 @@ pub struct View {
     shared: Arc<Shared>,
     documents: Documents,
     applying: Mutex<Applying>,
+    /// What the last batch left over, for those who must not wait for the one at work.
+    tally: Mutex<Tally>,
     generation: AtomicU64,
 }
 
@@ -206,10 +208,8 @@ impl View {
             .unwrap_or(0)
             .min(number("crowded")?.unwrap_or(u64::MAX));
 
-        let mut applying = Applying {
-            watermark,
-            ..Applying::default()
-        };
+        let mut applying = Applying::default();
+        applying.watermark = watermark;
         for row in tables.waiting.iter()? {
             let (id, row) = row?;
             let id = <[u8; 32]>::try_from(id.value())
@@ -239,6 +239,7 @@ impl View {
             worker,
             shared,
             documents: Documents::default(),
+            tally: Mutex::new(applying.tally()),
             applying: Mutex::new(applying),
             generation: AtomicU64::new(generation + 1),
         })
@@ -329,6 +330,7 @@ impl View {
             }
         };
         applying.watermark = applying.watermark.max(arrival);
+        *self.tally.lock().unwrap_or_else(PoisonError::into_inner) = applying.tally();
         let mut waiting = 0;
         for (key, renewed) in fresh {
             let Renewed {
@@ -428,14 +430,29 @@ impl View {
         self.reader().quarantine(space, limit)
     }
 
-    /// Returns how many fragments of a space wait, and how many were refused.
+    /// Returns how many fragments of a space wait, and how many were refused; never waits for a batch.
     #[must_use]
     pub fn counts(&self, space: &SpaceId) -> (usize, usize) {
-        let applying = self.applying();
-        (
-            applying.waiting.in_space(space),
-            applying.refused.get(space).copied().unwrap_or_default(),
-        )
+        let tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        tally.get(space).copied().unwrap_or_default()
+    }
+
+    /// Returns after which arrival to apply again, if fragments were left out for want of room and
+    /// there is some now; [`Self::end_replay`] follows.
+    #[must_use]
+    pub fn begin_replay(&self) -> Option<u64> {
+        self.applying().begin_replay()
+    }
+
+    /// Notes that everything up to the watermark was applied again.
+    ///
+    /// # Errors
+    /// If the database fails; the replay is then repeated when the view is next opened.
+    pub fn end_replay(&self) -> Result<(), ViewError> {
+        if self.applying().end_replay() {
+            guarded(|| self.shared.store.brought_crowded())?;
+        }
+        Ok(())
     }
 
     /// Makes everything applied so far durable, and feeds the search index on disk.

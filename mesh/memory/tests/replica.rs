@@ -10,8 +10,8 @@ use bytes::Bytes;
 use mesh::Mesh;
 use rhizome_identity::Hash;
 use rhizome_memory::{
-    ContextPatch, Draft, Event, Kind, Lane, OpenError, RecallQuery, Replica, ReplicaConfig,
-    ReplicaError, Verdict, WhyState,
+    ContextPatch, Draft, Event, Kind, Lane, ListQuery, MAX_WAITING_PER_AUTHOR, OpenError, Published,
+    RecallQuery, Replica, ReplicaConfig, ReplicaError, Verdict, WhyState,
 };
 
 #[test]
@@ -315,4 +315,39 @@ fn index_and_view_can_be_deleted_or_garbage() {
     is_whole(&open().unwrap(), false);
     let replica = open().unwrap();
     assert_eq!(mesh.publish(0, &replica, "one more").seq, 30);
+}
+
+#[test]
+fn what_there_was_no_room_for_is_shown_once_there_is() {
+    let mesh = Mesh::of(3);
+    let dirs: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let [first, second, late] = [0, 1, 2].map(|node| mesh.open(node, dirs[node].path()));
+    let keyed = |title: String| Draft {
+        key: Some("the key".into()),
+        ..Draft::new(Kind::Fact, title, "")
+    };
+    let root = mesh
+        .try_publish_draft(0, &first, keyed("root".into()))
+        .unwrap();
+    let root = mesh.wires(&first, &[root]);
+    second.admit(first.node(), root.clone());
+    assert_eq!(second.list(&ListQuery::default()).unwrap().len(), 1);
+    // Each rests on the one before, and the first of them on what the late one does not have.
+    let count = MAX_WAITING_PER_AUTHOR + 300;
+    let published: Vec<Published> = (1..=count)
+        .map(|n| {
+            mesh.try_publish_draft(1, &second, keyed(format!("v{n}")))
+                .unwrap()
+        })
+        .collect();
+    late.admit(second.node(), mesh.wires(&second, &published));
+    assert_eq!(late.list(&ListQuery::default()).unwrap().len(), 0);
+    let waiting = late.sync_state(&mesh.space).waiting;
+    assert_eq!(waiting, MAX_WAITING_PER_AUTHOR as u64);
+    late.admit(first.node(), root);
+    let shown = late.list(&ListQuery::default()).unwrap();
+    assert_eq!(shown[0].title, format!("v{count}"));
+    assert_eq!(late.sync_state(&mesh.space).waiting, 0);
+    let why = late.why(&published[count - 1].id).unwrap().unwrap();
+    assert!(matches!(why.state, WhyState::Applied), "{why:?}");
 }

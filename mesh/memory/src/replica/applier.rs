@@ -80,6 +80,9 @@ struct Shared {
     gathers_since: Option<Instant>,
     /// Space keys that came after fragments which they open.
     rescans: BTreeSet<(SpaceId, u32)>,
+    /// After this arrival the view left fragments out for which it has room now.
+    replay: Option<u64>,
+    /// A rescan or a replay is at work.
     is_rescanning: bool,
     /// Somebody applies: a step is taken, and not done.
     is_led: bool,
@@ -101,6 +104,8 @@ enum Step {
     /// Read what arrived after the first, up to the second.
     Read(u64, u64),
     Rescan(BTreeSet<(SpaceId, u32)>),
+    /// Apply again what arrived after this.
+    Replay(u64),
 }
 
 impl Applier {
@@ -113,6 +118,7 @@ impl Applier {
             wanted: durable,
             gathers_since: (applied < durable).then(Instant::now),
             rescans: BTreeSet::new(),
+            replay: None,
             is_rescanning: false,
             is_led: false,
             is_flush_due: false,
@@ -157,7 +163,10 @@ impl Applier {
         let shared = self.shared();
         let target = shared.durable;
         self.reach(inner, shared, |shared| {
-            shared.applied >= target && !shared.is_rescanning && shared.rescans.is_empty()
+            shared.applied >= target
+                && !shared.is_rescanning
+                && shared.rescans.is_empty()
+                && shared.replay.is_none()
         });
     }
 
@@ -240,9 +249,10 @@ impl Applier {
 
     /// Does what was taken, and lets the next take the role.
     fn perform(&self, inner: &Inner, step: Step) {
-        let is_rescan = matches!(step, Step::Rescan(_));
+        let is_rescan = matches!(step, Step::Rescan(_) | Step::Replay(_));
         let worked = panic::catch_unwind(AssertUnwindSafe(|| perform(inner, step)));
         let is_flush_due = inner.index.is_due();
+        let replay = worked.is_ok().then(|| inner.view.begin_replay()).flatten();
         let mut shared = self.shared();
         shared.is_led = false;
         shared.is_flush_due |= is_flush_due;
@@ -259,10 +269,12 @@ impl Applier {
         if is_rescan {
             shared.is_rescanning = false;
         }
+        shared.replay = shared.replay.or(replay);
         let is_more = shared.dead
             || shared.is_flush_due
             || shared.pending() > 0
-            || !shared.rescans.is_empty();
+            || !shared.rescans.is_empty()
+            || shared.replay.is_some();
         drop(shared);
         self.changed.notify_all();
         if is_more {
@@ -349,6 +361,10 @@ impl Shared {
             None if !self.rescans.is_empty() => {
                 self.is_rescanning = true;
                 Step::Rescan(std::mem::take(&mut self.rescans))
+            }
+            None if let Some(since) = self.replay.take() => {
+                self.is_rescanning = true;
+                Step::Replay(since)
             }
             None => return None,
         };
@@ -448,6 +464,10 @@ fn perform(inner: &Inner, step: Step) -> Option<u64> {
             rescan(inner, &keys);
             None
         }
+        Step::Replay(since) => {
+            replay(inner, since);
+            None
+        }
     }
 }
 
@@ -517,6 +537,18 @@ fn rescan(inner: &Inner, keys: &BTreeSet<(SpaceId, u32)>) {
         }
     }
     inner.note_settled_keys(keys);
+}
+
+/// Applies again what arrived after `since`: some of it was left out, and the rest changes nothing.
+fn replay(inner: &Inner, since: u64) {
+    let until = inner.applier.applied();
+    let mut after = since;
+    while after < until {
+        after = read_and_apply(inner, after, until);
+    }
+    if let Err(error) = inner.view.end_replay() {
+        warn!(%error, "a replay of the view is repeated when it is next opened");
+    }
 }
 
 fn open_row(inner: &Inner, row: &Row) -> Option<Opened> {

@@ -1,6 +1,6 @@
 //! Taking fragments into the view.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use automerge::{Change, ChangeHash};
 use redb::{Durability, ReadableTable};
@@ -43,6 +43,12 @@ pub(super) struct Applying {
     /// How many fragments of each space were refused.
     pub(super) refused: BTreeMap<SpaceId, usize>,
     pub(super) watermark: u64,
+    /// The arrival after which fragments were left out for want of room.
+    crowded: Option<u64>,
+    /// Whether one was left out since the last replay began.
+    is_left_out: bool,
+    /// Whether one that waited has gone since the last replay began.
+    has_room: bool,
 }
 
 impl View {
@@ -59,12 +65,15 @@ impl View {
         let mut fresh = Fresh::new();
         {
             let mut tables = Tables::open(&txn)?;
-            let mut queue: VecDeque<Opened> = batch.into();
+            let mut queue = batch;
             while !queue.is_empty() {
                 let mut documents: BTreeMap<DocKey, Vec<Opened>> = BTreeMap::new();
                 for opened in queue.drain(..) {
                     documents.entry(doc_key(&opened)).or_default().push(opened);
                 }
+                // What waited for several of these goes on once: twice would wake its own waiters
+                // twice, and theirs four times.
+                let mut woken = BTreeSet::new();
                 for (key, items) in documents {
                     let settled =
                         self.apply_document(applying, &mut tables, key, items, &mut fresh)?;
@@ -80,11 +89,12 @@ impl View {
                         }
                         // What waited for this one may go on now, or never will.
                         for waiter in applying.waiting.woken_by(&id) {
+                            if !woken.insert(waiter) {
+                                continue;
+                            }
                             if let Some(row) = tables.waiting.get(&waiter.as_bytes()[..])? {
                                 let opened = decode_waiting(waiter, row.value());
-                                queue.push_back(
-                                    opened.ok_or(ViewError::Damaged("a waiting fragment"))?,
-                                );
+                                queue.push(opened.ok_or(ViewError::Damaged("a waiting fragment"))?);
                             }
                         }
                     }
@@ -157,7 +167,37 @@ impl View {
     }
 }
 
+/// How many fragments of each space wait, and how many were refused.
+pub(super) type Tally = BTreeMap<SpaceId, (usize, usize)>;
+
 impl Applying {
+    /// Counts what is not in its document.
+    pub(super) fn tally(&self) -> Tally {
+        let mut tally = Tally::new();
+        for (space, waiting) in self.waiting.by_space() {
+            tally.entry(*space).or_default().0 = *waiting;
+        }
+        for (space, refused) in &self.refused {
+            tally.entry(*space).or_default().1 = *refused;
+        }
+        tally
+    }
+
+    /// Begins a replay for what was left out, if there is room for some of it now.
+    pub(super) fn begin_replay(&mut self) -> Option<u64> {
+        let since = self.crowded.filter(|_| self.has_room)?;
+        (self.is_left_out, self.has_room) = (false, false);
+        Some(since)
+    }
+
+    /// Ends a replay; returns whether nothing is left out any more.
+    pub(super) fn end_replay(&mut self) -> bool {
+        if !self.is_left_out {
+            self.crowded = None;
+        }
+        !self.is_left_out
+    }
+
     /// Notes the verdict on a fragment.
     fn record(
         &mut self,
@@ -171,12 +211,13 @@ impl Applying {
         match &verdict {
             Applied::Waiting(on) => {
                 if !self.waiting.insert(key, opened, on) {
-                    // Left out for now: the replica replays from here when the view is next opened.
-                    let since = tables
-                        .meta
-                        .get("crowded")?
-                        .map_or(u64::MAX, |value| value.value());
-                    tables.meta.insert("crowded", since.min(self.watermark))?;
+                    // Left out for now: the replica replays from here once there is room, or when the
+                    // view is next opened.
+                    let since = self
+                        .crowded
+                        .map_or(self.watermark, |since| since.min(self.watermark));
+                    (self.crowded, self.is_left_out) = (Some(since), true);
+                    tables.meta.insert("crowded", since)?;
                     return Ok(Applied::Quarantined(Reason::Crowded));
                 }
                 tables.waiting.insert(id, &encode_waiting(opened, on)[..])?;
@@ -226,6 +267,7 @@ impl Applying {
         id: &FragmentId,
     ) -> Result<(), ViewError> {
         if self.waiting.remove(id) {
+            self.has_room = true;
             tables.waiting.remove(&id.as_bytes()[..])?;
         }
         Ok(())

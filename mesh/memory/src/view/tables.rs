@@ -181,6 +181,13 @@ impl Store {
         Ok(txn.commit()?)
     }
 
+    /// Forgets that fragments were left out: the replay has brought them.
+    pub(super) fn brought_crowded(&self) -> Result<(), ViewError> {
+        let txn = self.write(Durability::Immediate)?;
+        txn.open_table(META)?.remove("crowded")?;
+        Ok(txn.commit()?)
+    }
+
     /// Forgets that these documents are not in the search index, unless they have changed since.
     pub(crate) fn indexed(&self, documents: &[([u8; 65], u64)]) -> Result<(), ViewError> {
         let txn = self.write(Durability::None)?;

@@ -138,3 +138,56 @@ fn a_batch_is_halved_until_the_culprit_stands_alone_and_the_rest_goes_on() {
         home.context(&SPACE, "task").unwrap()
     );
 }
+
+#[test]
+fn what_waits_on_many_goes_on_once_when_they_all_arrive() {
+    const LAYERS: u64 = 40;
+    let homes: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let authors: Vec<View> = homes
+        .iter()
+        .map(|dir| View::open(dir.path()).unwrap())
+        .collect();
+    // Three authors change one memory at once, see each other's changes, and change it again: each
+    // change rests on three. Woken once for each of them, the last layer would go on 3^40 times.
+    let mut fragments: Vec<Opened> = Vec::new();
+    for layer in 0..LAYERS {
+        let before = fragments.len();
+        for (author, view) in (1..).zip(&authors) {
+            let ctx = ctx(author, 10 * layer + u64::from(author));
+            let mut draft = Draft::new(Kind::Fact, format!("{author} in {layer}"), "");
+            draft.key = Some("shared".into());
+            let composed = view.compose(ctx, &draft).unwrap();
+            let fragment = opened(&ctx, layer, &composed);
+            view.reserve(&SPACE, &composed, fragment.id);
+            fragments.push(fragment);
+        }
+        for view in &authors {
+            view.apply(layer + 1, fragments[before..].to_vec());
+        }
+    }
+    assert!(
+        fragments[3..]
+            .iter()
+            .all(|opened| opened.header.deps.len() == 3)
+    );
+
+    let late = tempfile::tempdir().unwrap();
+    let late = View::open(late.path()).unwrap();
+    for fragment in fragments[3..].iter().rev() {
+        late.apply(1, vec![fragment.clone()]);
+    }
+    assert_eq!(late.counts(&SPACE), (fragments.len() - 3, 0));
+    let verdicts = late.apply(2, fragments[..3].to_vec());
+    assert_eq!(verdicts.len(), fragments.len());
+    assert!(
+        verdicts
+            .iter()
+            .all(|(_, verdict)| *verdict == Applied::Applied)
+    );
+    assert_eq!(late.counts(&SPACE), (0, 0));
+    let doc = fragments[0].header.doc;
+    assert_eq!(
+        late.memory(&SPACE, &doc).unwrap(),
+        authors[0].memory(&SPACE, &doc).unwrap()
+    );
+}

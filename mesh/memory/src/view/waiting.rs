@@ -31,6 +31,7 @@ pub(super) struct Waiting {
     waiters: BTreeMap<FragmentId, Waiter>,
     by_awaited: BTreeSet<(FragmentId, FragmentId)>,
     by_author: BTreeMap<AgentId, BTreeSet<(DocKey, u64, FragmentId)>>,
+    by_space: BTreeMap<SpaceId, usize>,
     bytes: usize,
 }
 
@@ -49,6 +50,7 @@ impl Waiting {
         }
         let seq = opened.header.seq;
         self.bytes += bytes;
+        *self.by_space.entry(key.space).or_default() += 1;
         self.by_author
             .entry(author)
             .or_default()
@@ -73,6 +75,9 @@ impl Waiting {
             return false;
         };
         self.bytes -= waiter.bytes;
+        if let Some(in_space) = self.by_space.get_mut(&waiter.key.space) {
+            *in_space -= 1;
+        }
         for awaited in waiter.on {
             self.by_awaited.remove(&(awaited, *id));
         }
@@ -115,11 +120,9 @@ impl Waiting {
             .map(|(.., id)| *id)
     }
 
-    pub(super) fn in_space(&self, space: &SpaceId) -> usize {
-        self.waiters
-            .values()
-            .filter(|waiter| waiter.key.space == *space)
-            .count()
+    /// Returns how many wait in each space.
+    pub(super) fn by_space(&self) -> &BTreeMap<SpaceId, usize> {
+        &self.by_space
     }
 
     /// Adds a waiter that was read back from the database.
