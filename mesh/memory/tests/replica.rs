@@ -10,8 +10,8 @@ use bytes::Bytes;
 use mesh::Mesh;
 use rhizome_identity::Hash;
 use rhizome_memory::{
-    ContextPatch, Draft, Event, Kind, Lane, ListQuery, MAX_WAITING_PER_AUTHOR, OpenError, Published,
-    RecallQuery, Replica, ReplicaConfig, ReplicaError, Verdict, WhyState,
+    ContextPatch, Draft, Event, Kind, Lane, ListQuery, MAX_WAITING_PER_AUTHOR, OpenError,
+    Published, RecallQuery, Replica, ReplicaConfig, ReplicaError, Verdict, WhyState,
 };
 
 #[test]
