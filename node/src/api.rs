@@ -16,6 +16,8 @@ mod pool_routes;
 pub(crate) mod routes;
 pub(crate) mod sandbox_routes;
 pub(crate) mod serve;
+pub(crate) mod tcp;
+pub(crate) mod token;
 mod usage_routes;
 mod volume_routes;
 

@@ -14,7 +14,7 @@ use self::{
     client::Client,
     commands::{
         agent, audit, context, daemon, image, invite, memory, mesh, node, quota, resume, runtime,
-        sandbox, secret, snapshot, space, usage, volume,
+        sandbox, secret, snapshot, space, token, usage, volume,
     },
     failure::Failure,
     ui::Ui,
@@ -114,6 +114,9 @@ Without a daemon nobody heeds leases: before removing a node for good, use `--sa
     /// Keep secrets that sandboxes use without seeing them
     #[command(subcommand)]
     Secret(secret::Verb),
+    /// Make, list and revoke tokens that open the API over TCP
+    #[command(subcommand)]
+    Token(token::Verb),
     /// Keep directory trees that outlive every sandbox
     #[command(subcommand)]
     Volume(volume::Verb),
@@ -213,6 +216,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Usage(args) => usage::run(context, args).await,
         Command::Quota(verb) => quota::run(context, verb).await,
         Command::Secret(verb) => secret::run(context, verb).await,
+        Command::Token(verb) => token::run(context, verb).await,
         Command::Volume(verb) => volume::run(context, verb).await,
         Command::Image(verb) => image::run(context, verb).await,
         Command::Runtime(verb) => runtime::run(context, verb).await,

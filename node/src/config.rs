@@ -33,6 +33,8 @@ pub struct Config {
     pub name: String,
     /// The UDP address to listen on.
     pub bind: SocketAddr,
+    /// The TCP address to serve the API on, for those who have a token; none by default.
+    pub api: Option<SocketAddr>,
     /// Addresses to put into invites and the address book, instead of those of the interfaces.
     pub advertise: Vec<SocketAddr>,
     /// Whether to look for members on the local network.
@@ -84,6 +86,8 @@ pub struct ConfigFile {
     pub name: Option<String>,
     /// See [`Config::bind`].
     pub bind: Option<SocketAddr>,
+    /// See [`Config::api`].
+    pub api: Option<ApiFile>,
     /// See [`Config::advertise`].
     pub advertise: Option<Vec<SocketAddr>>,
     /// See [`Config::mdns`].
@@ -112,6 +116,14 @@ pub struct ConfigFile {
     pub replica_grace_secs: Option<u64>,
 }
 
+/// The part `api` of `config.json`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApiFile {
+    /// See [`Config::api`].
+    pub listen: Option<SocketAddr>,
+}
+
 /// The flags of `rhizome up`, with the environment below them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct UpFlags {
@@ -121,6 +133,10 @@ pub struct UpFlags {
     /// UDP address to listen on [default: 0.0.0.0:4580]
     #[arg(long, value_name = "IP:PORT", env = "RHIZOME_BIND")]
     pub bind: Option<SocketAddr>,
+    /// TCP address of this machine to serve the API on, for those who have a token
+    /// (`rhizome token create`) [default: none]
+    #[arg(long, value_name = "IP:PORT", env = "RHIZOME_API")]
+    pub api: Option<SocketAddr>,
     /// Address to give to others instead of those of the interfaces; may be repeated
     #[arg(
         long,
@@ -184,6 +200,9 @@ impl UpFlags {
         if let Some(bind) = self.bind {
             push("--bind", bind.to_string().into());
         }
+        if let Some(api) = self.api {
+            push("--api", api.to_string().into());
+        }
         for addr in &self.advertise {
             push("--advertise", addr.to_string().into());
         }
@@ -233,6 +252,7 @@ impl Config {
             data_dir: data_dir.to_owned(),
             name: host_name(),
             bind: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, DEFAULT_PORT).into(),
+            api: None,
             advertise: Vec::new(),
             mdns: true,
             sandboxes: true,
@@ -274,6 +294,10 @@ impl Config {
         let said = [
             ("name", file.name.is_some()),
             ("bind", file.bind.is_some()),
+            (
+                "api.listen",
+                file.api.as_ref().is_some_and(|api| api.listen.is_some()),
+            ),
             ("advertise", file.advertise.is_some()),
             ("mdns", file.mdns.is_some()),
             ("sandboxes", file.sandboxes.is_some()),
@@ -294,6 +318,7 @@ impl Config {
         Self {
             name: file.name.unwrap_or(self.name),
             bind: file.bind.unwrap_or(self.bind),
+            api: file.api.and_then(|api| api.listen).or(self.api),
             advertise: file.advertise.unwrap_or(self.advertise),
             mdns: file.mdns.unwrap_or(self.mdns),
             sandboxes: file.sandboxes.unwrap_or(self.sandboxes),
@@ -330,6 +355,11 @@ impl Config {
                 "bind",
                 "RHIZOME_BIND",
                 text(flags.bind.as_ref().map(|v| v as _)),
+            ),
+            (
+                "api.listen",
+                "RHIZOME_API",
+                text(flags.api.as_ref().map(|v| v as _)),
             ),
             (
                 "advertise",
@@ -382,6 +412,7 @@ impl Config {
         Self {
             name: flags.name.unwrap_or(self.name),
             bind: flags.bind.unwrap_or(self.bind),
+            api: flags.api.or(self.api),
             advertise: if flags.advertise.is_empty() {
                 self.advertise
             } else {
@@ -428,6 +459,7 @@ impl Config {
         let values = [
             ("name", json(&self.name)),
             ("bind", json(&self.bind)),
+            ("api.listen", self.api.map(|addr| addr.to_string()).into()),
             ("advertise", advertise.into()),
             ("mdns", self.mdns.into()),
             ("sandboxes", self.sandboxes.into()),
@@ -464,6 +496,9 @@ impl Config {
             .find(|a| a.port() == 0 || a.ip().is_unspecified())
         {
             return Err(ConfigError::Advertise { addr: *addr });
+        }
+        if let Some(addr) = self.api.filter(|addr| !addr.ip().is_loopback()) {
+            return Err(ConfigError::Api { addr });
         }
         let bad = |text: &str| text.len() > MAX_NAME_BYTES || text.chars().any(char::is_control);
         let label = self
@@ -544,6 +579,14 @@ pub enum ConfigError {
     /// An address that nobody could reach.
     #[error("`{addr}` cannot be advertised: it needs an address and a port that others can reach")]
     Advertise {
+        /// The address.
+        addr: SocketAddr,
+    },
+    /// An address at which tokens would cross the network in the clear.
+    #[error(
+        "the API cannot be served on `{addr}`: it speaks plain HTTP, so on an address of this machine alone, such as 127.0.0.1:4581"
+    )]
+    Api {
         /// The address.
         addr: SocketAddr,
     },

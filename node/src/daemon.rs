@@ -39,7 +39,7 @@ use rhizome_memory::{OpenError, Replica, ReplicaConfig};
 use rhizome_mesh::net::{Mesh, MeshConfig};
 use rhizome_sandbox::{DoorConnection, Gate, SandboxConfig, Sandboxes};
 use tokio::{
-    net::UnixListener,
+    net::{TcpListener, UnixListener},
     signal::unix::{SignalKind, signal},
     sync::mpsc,
 };
@@ -55,7 +55,10 @@ pub(crate) use self::{
 };
 use crate::{
     agents::{self, AgentKeys, AgentKeysError},
-    api::listen,
+    api::{
+        listen, tcp,
+        token::{TokenError, Tokens},
+    },
     config::{Config, ConfigError, UpFlags},
     control::{
         audit::{Audit, AuditError, Note},
@@ -112,6 +115,7 @@ impl Daemon {
             .map_err(StartError::Key)?
             .into();
         let agents = AgentKeys::open(data.path(), &config.name)?;
+        let tokens = Tokens::open(data.join("tokens.json")).map_err(StartError::Tokens)?;
         let audit = Audit::open(&data.join("audit")).map_err(StartError::Audit)?;
         let (replica, opened_in) = open_replica(&data, &key).await?;
         let mesh_config = MeshConfig {
@@ -130,6 +134,15 @@ impl Daemon {
         let (sandboxes, doors) = open_sandboxes(&config, gate).await;
         // Last, because whoever can connect expects everything behind it to work.
         let listener = UnixListener::from_std(data.bind_socket()?).map_err(StartError::Listen)?;
+        let over_tcp = match config.api {
+            Some(addr) => Some(
+                TcpListener::bind(addr)
+                    .await
+                    .map_err(|source| StartError::ListenTcp { addr, source })?,
+            ),
+            None => None,
+        };
+        let api_addr = over_tcp.as_ref().and_then(|tcp| tcp.local_addr().ok());
         let node = Arc::new(Node::new(Parts {
             config,
             data,
@@ -140,6 +153,8 @@ impl Daemon {
             limits,
             sandboxes,
             agents,
+            tokens,
+            api_addr,
             opened_in_ms: u64::try_from(opened_in.as_millis()).unwrap_or(u64::MAX),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -149,6 +164,9 @@ impl Daemon {
         node.audit.note(started).await;
         node.tasks
             .spawn(listen::listen(Arc::clone(&node), listener));
+        if let Some(listener) = over_tcp {
+            node.tasks.spawn(tcp::listen(Arc::clone(&node), listener));
+        }
         if let Some(streams) = node.mesh.ctl_streams() {
             node.tasks
                 .spawn(remote::serve::serve_peers(Arc::clone(&node), streams));
@@ -337,6 +355,17 @@ pub enum StartError {
     /// The API cannot listen.
     #[error("cannot listen on the API's socket")]
     Listen(#[source] std::io::Error),
+    /// The API cannot listen over TCP.
+    #[error("cannot listen on {addr} for the API")]
+    ListenTcp {
+        /// Where.
+        addr: std::net::SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The tokens cannot be read.
+    #[error("cannot use the tokens of this node")]
+    Tokens(#[source] TokenError),
     /// Signals cannot be received.
     #[error("cannot receive signals")]
     Signal(#[source] std::io::Error),
@@ -361,6 +390,7 @@ impl StartError {
             Self::Replica(error) => error.hint(),
             Self::Mesh(error) => error.hint(),
             Self::Limits(error) => error.hint(),
+            Self::Tokens(error) => error.hint().map(str::to_owned),
             _ => None,
         }
     }

@@ -12,6 +12,7 @@
 //! next-root.key   its successor, pre-committed in the genesis record
 //! store/          the replica's: segments, index, bodies, view
 //! net/            the mesh's: address book, blobs
+//! tokens.json     what opens the API over TCP, as hashes
 //! audit/          who did what here
 //! sandboxes/ images/
 //! ```

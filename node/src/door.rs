@@ -115,11 +115,21 @@ where
 
 /// Lets a request through when its sandbox has budget and a free place, within its time.
 async fn take_turn(State(limits): State<Arc<Limits>>, request: Request, next: Next) -> Response {
+    take_turn_of(&limits, "this sandbox", request, next).await
+}
+
+/// As [`take_turn`], for whoever `limits` are of; `who` is what an error calls that one.
+pub(crate) async fn take_turn_of(
+    limits: &Limits,
+    who: &str,
+    request: Request,
+    next: Next,
+) -> Response {
     if let Err(wait) = limits.take(Instant::now()) {
         let error = ApiError::new(
             StatusCode::TOO_MANY_REQUESTS,
             "rate_limited",
-            "this sandbox asks faster than it may",
+            format!("{who} asks faster than it may"),
         )
         .hint(format!(
             "at most {} requests a second for long",
@@ -132,7 +142,7 @@ async fn take_turn(State(limits): State<Arc<Limits>>, request: Request, next: Ne
     }
     let turn = Arc::clone(&limits.in_flight).acquire_owned();
     let Ok(Ok(turn)) = tokio::time::timeout(TURN_TIMEOUT, turn).await else {
-        let message = "too many requests of this sandbox are being worked on";
+        let message = format!("too many requests of {who} are being worked on");
         return ApiError::new(StatusCode::TOO_MANY_REQUESTS, "busy", message).into_response();
     };
     let answered = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await;

@@ -11,9 +11,9 @@ use super::{
 use crate::daemon::node::Node;
 
 /// Connections at once; more wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 512;
+pub(crate) const MAX_CONNECTIONS: usize = 512;
 /// Pause after an accept that failed, most likely for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the API on `listener` until the node stops.
 pub(crate) async fn listen(node: Arc<Node>, listener: UnixListener) {

@@ -33,6 +33,13 @@ pub(super) fn routes() -> Router<Arc<Node>> {
         .route("/v1/sandboxes/{sandbox}/egress/denials", get(denials))
 }
 
+/// For the holder of a token: what its sandboxes may reach is told, and the owner's to say.
+pub(super) fn token_routes() -> Router<Arc<Node>> {
+    Router::new()
+        .route("/v1/sandboxes/{sandbox}/policy", get(policy))
+        .route("/v1/sandboxes/{sandbox}/egress/denials", get(denials))
+}
+
 /// For the owner alone.
 pub(super) fn secret_routes() -> Router<Arc<Node>> {
     Router::new()

@@ -32,6 +32,7 @@ use super::{
         },
         node::{Doctor, SelfInfo, Settings, Status},
         runtime::{Runtime, RuntimeDifferences, Runtimes},
+        token::{TokenBody, TokenCreated, TokenRevoked, Tokens},
     },
     usage_routes, volume_routes,
 };
@@ -76,6 +77,8 @@ fn own_routes(node: Arc<Node>) -> Router {
         .route("/v1/invites/{invite}", delete(close_invite))
         .route("/v1/spaces", get(spaces).post(create_space))
         .route("/v1/agents", get(agents).post(create_agent))
+        .route("/v1/tokens", get(tokens).post(create_token))
+        .route("/v1/tokens/{token}", delete(revoke_token))
         .route("/v1/runtimes", get(runtimes))
         .route("/v1/runtimes/{runtime}", get(show_runtime))
         .route("/v1/runtimes/{was}/differences/{is}", get(diff_runtimes))
@@ -84,9 +87,8 @@ fn own_routes(node: Arc<Node>) -> Router {
         .route("/v1/down", post(down))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .with_state(Arc::clone(&node))
-        .layer(Extension(Caller::Owner));
-    audited(routes, node, Caller::Owner)
+        .with_state(Arc::clone(&node));
+    audited(routes, node).layer(Extension(Caller::Owner))
 }
 
 /// What a guest may ask too; `caller` goes with every request.
@@ -96,9 +98,8 @@ pub(crate) fn guest(node: Arc<Node>, caller: Caller) -> Router {
         .merge(usage_routes::guest_routes())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .with_state(Arc::clone(&node))
-        .layer(Extension(caller.clone()));
-    audited(routes, node, caller)
+        .with_state(Arc::clone(&node));
+    audited(routes, node).layer(Extension(caller))
 }
 
 /// What some other node may ask; who may what is judged before (`remote::grants`).
@@ -111,9 +112,22 @@ pub(crate) fn peer(node: Arc<Node>, caller: Caller) -> Router {
         .merge(remote::routes::peer_routes())
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .with_state(Arc::clone(&node))
-        .layer(Extension(caller.clone()));
-    audited(routes, node, caller)
+        .with_state(Arc::clone(&node));
+    audited(routes, node).layer(Extension(caller))
+}
+
+/// What the holder of a token may ask; how far it reaches is judged before (`api::tcp`), and the
+/// caller is an extension of the request.
+pub(crate) fn token(node: Arc<Node>) -> Router {
+    let routes = shared()
+        .merge(sandbox_routes::routes())
+        .merge(exec_routes::routes())
+        .merge(lifecycle_routes::sandbox_routes())
+        .merge(network_routes::token_routes())
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .with_state(Arc::clone(&node));
+    audited(routes, node)
 }
 
 fn shared() -> Router<Arc<Node>> {
@@ -303,9 +317,9 @@ async fn create_space(
     node.create_space(body).await.map(Json)
 }
 
-/// Writes down what `caller` does with these routes.
-fn audited(routes: Router, node: Arc<Node>, caller: Caller) -> Router {
-    routes.layer(middleware::from_fn_with_state((node, caller), layer::note))
+/// Writes down what the caller of each request, one of its extensions, does with these routes.
+fn audited(routes: Router, node: Arc<Node>) -> Router {
+    routes.layer(middleware::from_fn_with_state(node, layer::note))
 }
 
 async fn audit(
@@ -313,6 +327,24 @@ async fn audit(
     Params(params): Params<AuditParams>,
 ) -> Answer<AuditPage> {
     node.audit_page(params).await.map(Json)
+}
+
+async fn tokens(State(node): State<Arc<Node>>) -> Answer<Tokens> {
+    Ok(Json(node.list_tokens()))
+}
+
+async fn create_token(
+    State(node): State<Arc<Node>>,
+    JsonBody(body): JsonBody<TokenBody>,
+) -> Answer<TokenCreated> {
+    node.create_token(body).await.map(Json)
+}
+
+async fn revoke_token(
+    State(node): State<Arc<Node>>,
+    Path(token): Path<String>,
+) -> Answer<TokenRevoked> {
+    node.revoke_token(token).await.map(Json)
 }
 
 async fn runtimes(State(node): State<Arc<Node>>) -> Answer<Runtimes> {

@@ -88,7 +88,8 @@ async fn create(
     // Refused before the answer begins, so that the asker may try another node.
     let body = match caller {
         Caller::Peer(peer) => node.accept_sandbox(&peer, body).await?,
-        _ => body,
+        Caller::Token(holder) => node.accept_sandbox_of(&holder, body)?,
+        Caller::Owner | Caller::Guest(_) => body,
     };
     Ok(with_progress(node, move |node, progress| async move {
         node.create_sandbox(body, progress).await

@@ -23,6 +23,7 @@ pub mod pool;
 pub mod remote;
 pub mod runtime;
 pub mod sandbox;
+pub mod token;
 pub mod usage;
 pub mod volume;
 pub mod wake;

@@ -16,6 +16,7 @@ pub(super) mod sandbox;
 pub(super) mod secret;
 pub(super) mod snapshot;
 pub(super) mod space;
+pub(super) mod token;
 pub(super) mod usage;
 pub(super) mod volume;
 

@@ -38,6 +38,13 @@ pub enum Who {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         agent: Option<String>,
     },
+    /// Whoever holds a token.
+    Token {
+        /// The token's name.
+        name: String,
+        /// The agent it speaks as.
+        agent: String,
+    },
     /// Another node of the mesh.
     Node {
         /// Its id.
@@ -53,6 +60,10 @@ impl From<&Caller> for Who {
             Caller::Owner => Self::Owner,
             Caller::Peer(node) => Self::Node {
                 id: node.to_string(),
+            },
+            Caller::Token(holder) => Self::Token {
+                name: holder.name.clone(),
+                agent: holder.agent.to_string(),
             },
             Caller::Guest(guest) => Self::Sandbox {
                 id: guest.sandbox.clone(),

@@ -2,7 +2,8 @@
 //!
 //! On the node's own socket the owner of the machine asks: any agent of the node, any space of it.
 //! Through the door of a sandbox a guest asks, and a guest is hostile: it has one agent and a list of
-//! spaces, both fixed when the sandbox was made, whatever it writes into a request. On a control stream
+//! spaces, both fixed when the sandbox was made, whatever it writes into a request. Over TCP the holder
+//! of a token asks, bound in the same way. On a control stream
 //! another node asks: what its grants allow, and never as an agent of this node.
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use rhizome_identity::{AgentId, Authority, Hash, NodeId, SpaceId};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{names::Names, node::Node};
-use crate::{agents::LocalAgent, door::limit::Limits, error::ApiError};
+use crate::{agents::LocalAgent, api::token::Holder, door::limit::Limits, error::ApiError};
 
 /// Who asks.
 #[derive(Debug, Clone)]
@@ -20,6 +21,8 @@ pub(crate) enum Caller {
     Owner,
     /// What runs in a sandbox.
     Guest(Arc<Guest>),
+    /// Whoever holds a token, over TCP.
+    Token(Arc<Holder>),
     /// Another node, its key proved by its connection.
     Peer(NodeId),
 }
@@ -73,13 +76,12 @@ impl Caller {
             )),
             (Self::Guest(guest), wanted) => {
                 let own = node.local_agent(&guest.agent()?)?;
-                if wanted.is_some_and(|wanted| wanted != own.name && wanted != own.id().to_string())
-                {
-                    return Err(
-                        ApiError::denied("a sandbox can speak as its own agent alone")
-                            .hint("leave `agent` out: the node knows whose sandbox this is"),
-                    );
-                }
+                only(&own, wanted, "a sandbox can speak as its own agent alone")?;
+                Ok(own)
+            }
+            (Self::Token(holder), wanted) => {
+                let own = node.local_agent(&holder.agent)?;
+                only(&own, wanted, "a token can speak as its own agent alone")?;
                 Ok(own)
             }
         }
@@ -110,7 +112,7 @@ impl Caller {
             )
             .hint("make one with `rhizome space create <name>`, or join a mesh that has one")),
             // A guest's first space is its default; the owner is asked rather than surprised.
-            (None, Self::Guest(_), [first, ..]) | (None, _, [first]) => Ok(*first),
+            (None, Self::Guest(_) | Self::Token(_), [first, ..]) | (None, _, [first]) => Ok(*first),
             (None, _, several) => {
                 let names: Vec<_> = several
                     .iter()
@@ -156,22 +158,12 @@ impl Caller {
                 })
                 .collect()),
             Self::Guest(guest) => {
-                let agent = guest.agent()?;
-                let certified = authority.agent(&agent);
-                let may = |space: &SpaceId| {
-                    certified.is_some_and(|agent| {
-                        agent
-                            .spaces
-                            .as_ref()
-                            .is_none_or(|spaces| spaces.contains(space))
-                    })
-                };
-                // Both the node's role and the agent's certificate may have shrunk since.
-                let spaces = guest
-                    .spaces
-                    .iter()
-                    .filter(|space| readable(space) && may(space));
-                Ok(spaces.copied().collect())
+                let spaces = certified(authority, &guest.agent()?, &guest.spaces);
+                Ok(spaces.filter(readable).collect())
+            }
+            Self::Token(holder) => {
+                let spaces = certified(authority, &holder.agent, &holder.spaces);
+                Ok(spaces.filter(readable).collect())
             }
         }
     }
@@ -191,11 +183,17 @@ impl Caller {
             .collect();
         match (self, &named[..]) {
             (_, [one]) => Ok(*one),
-            (Self::Guest(_), []) => Err(ApiError::denied(format!(
-                "the space `{}` is not among those of this sandbox",
-                wanted.chars().take(80).collect::<String>()
-            ))
-            .hint("`GET /v1/self` lists the spaces of this sandbox")),
+            (Self::Guest(_) | Self::Token(_), []) => {
+                let of = match self {
+                    Self::Guest(_) => "this sandbox",
+                    _ => "this token",
+                };
+                Err(ApiError::denied(format!(
+                    "the space `{}` is not among those of {of}",
+                    wanted.chars().take(80).collect::<String>()
+                ))
+                .hint(format!("`GET /v1/self` lists the spaces of {of}")))
+            }
             (_, []) => {
                 names.find_space(wanted)?;
                 Err(
@@ -213,15 +211,29 @@ impl Caller {
     /// Returns the runtime fingerprint to stamp.
     pub(crate) fn fingerprint(&self, node: &Node) -> Hash {
         match self {
-            Self::Owner | Self::Peer(_) => node.host_fingerprint,
+            Self::Owner | Self::Token(_) | Self::Peer(_) => node.host_fingerprint,
             Self::Guest(guest) => guest.fingerprint,
         }
     }
 
     pub(crate) fn guest(&self) -> Option<&Guest> {
         match self {
-            Self::Owner | Self::Peer(_) => None,
+            Self::Owner | Self::Token(_) | Self::Peer(_) => None,
             Self::Guest(guest) => Some(guest),
+        }
+    }
+
+    /// Whether what lies outside the caller's spaces is to look as if it were not there.
+    pub(crate) fn is_bound(&self) -> bool {
+        matches!(self, Self::Guest(_) | Self::Token(_))
+    }
+
+    /// Whether the caller may make and use sandboxes, of its spaces if it is bound to some.
+    pub(crate) fn may_sandbox(&self) -> bool {
+        match self {
+            Self::Owner => true,
+            Self::Token(holder) => holder.may_sandbox,
+            Self::Guest(_) | Self::Peer(_) => false,
         }
     }
 
@@ -230,6 +242,7 @@ impl Caller {
         let streams = match self {
             Self::Owner | Self::Peer(_) => &node.streams,
             Self::Guest(guest) => &guest.limits.streams,
+            Self::Token(holder) => &holder.limits.streams,
         };
         Arc::clone(streams).try_acquire_owned().map_err(|_| {
             ApiError::new(
@@ -240,6 +253,31 @@ impl Caller {
             .hint("end one of the others first")
         })
     }
+}
+
+/// Fails if `wanted` names another agent than `own`.
+pub(super) fn only(own: &LocalAgent, wanted: Option<&str>, message: &str) -> Result<(), ApiError> {
+    if wanted.is_some_and(|wanted| wanted != own.name && wanted != own.id().to_string()) {
+        return Err(
+            ApiError::denied(message).hint("leave `agent` out: the node knows for whom this is")
+        );
+    }
+    Ok(())
+}
+
+/// Returns those of `spaces` that the certificate of `agent` names: it may have shrunk since.
+fn certified<'a>(
+    authority: &'a Authority,
+    agent: &AgentId,
+    spaces: &'a [SpaceId],
+) -> impl Iterator<Item = SpaceId> + 'a {
+    let certified = authority.agent(agent);
+    spaces.iter().copied().filter(move |space| {
+        certified.is_some_and(|agent| {
+            let allowed = agent.spaces.as_ref();
+            allowed.is_none_or(|allowed| allowed.contains(space))
+        })
+    })
 }
 
 impl Guest {

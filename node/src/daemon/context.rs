@@ -151,7 +151,9 @@ impl Node {
             )
             .hint("leave `sandbox` out")),
             (Some(guest), None) => Ok(self.find_sandbox(&guest.sandbox).ok()),
-            (None, wanted) => wanted.map(|wanted| self.find_sandbox(wanted)).transpose(),
+            (None, wanted) => wanted
+                .map(|wanted| self.find_sandbox_for(caller, wanted))
+                .transpose(),
         }
     }
 

@@ -220,8 +220,8 @@ impl Node {
         let why = blocking(move || replica.why(&id))
             .await?
             .map_err(fail::replica)?;
-        // A guest may not learn that a fragment of another space exists; the owner may see all.
-        let hidden = |space: &SpaceId| caller.guest().is_some() && !scope.allows(space);
+        // Who is bound to spaces may not learn that a fragment of another space exists; the owner may see all.
+        let hidden = |space: &SpaceId| caller.is_bound() && !scope.allows(space);
         let why = why.filter(|why| !hidden(&why.space)).ok_or_else(|| {
             ApiError::not_found(format!("no fragment {id} is here"))
                 .hint("it may not have arrived yet; `rhizome peers` shows who is in sync")

@@ -1,5 +1,8 @@
 //! What every request works on: the parts of a running node, and the small questions about them.
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use axum::http::StatusCode;
 use rhizome_identity::{AgentId, Authority, Hash, NodeId, NodeKey, SignedRecord, issue};
@@ -12,6 +15,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{fail, lifecycle::OnDown, runtime::Runtimes, volume::Volumes};
 use crate::{
     agents::{AgentKeys, LocalAgent},
+    api::token::Tokens,
     config::Config,
     control::{audit::Audit, limits::Limits},
     datadir::DataDir,
@@ -35,6 +39,9 @@ pub(crate) struct Node {
     /// Or why this node runs none.
     sandboxes: Result<Sandboxes, ApiError>,
     agents: AgentKeys,
+    pub(crate) tokens: Tokens,
+    /// Where the API listens over TCP, if it does.
+    pub(crate) api_addr: Option<SocketAddr>,
     /// Records are made on the heads of the log, so they are made one after another.
     authority_lock: tokio::sync::Mutex<()>,
     pub(crate) streams: Arc<Semaphore>,
@@ -63,6 +70,8 @@ pub(crate) struct Parts {
     pub(crate) limits: Arc<Limits>,
     pub(crate) sandboxes: Result<Sandboxes, ApiError>,
     pub(crate) agents: AgentKeys,
+    pub(crate) tokens: Tokens,
+    pub(crate) api_addr: Option<SocketAddr>,
     pub(crate) opened_in_ms: u64,
     pub(crate) stop: CancellationToken,
     pub(crate) tasks: TaskTracker,
@@ -80,6 +89,8 @@ impl Node {
             limits: parts.limits,
             sandboxes: parts.sandboxes,
             agents: parts.agents,
+            tokens: parts.tokens,
+            api_addr: parts.api_addr,
             authority_lock: tokio::sync::Mutex::new(()),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
             facts: FactsCache::default(),

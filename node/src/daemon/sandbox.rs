@@ -1,6 +1,7 @@
 //! Sandboxes, as the API shows them.
 use std::{collections::BTreeMap, sync::Arc};
 
+use axum::http::StatusCode;
 use rhizome_identity::{AgentId, Hash, Role, SpaceId};
 use rhizome_sandbox::{
     FileDownload, Progress as SandboxProgress, SandboxInfo, SandboxSpec, SandboxState,
@@ -9,6 +10,7 @@ use tokio::io::AsyncRead;
 
 use super::{caller::Caller, fail, lifecycle::lease_shown, names::Names, node::Node};
 use crate::{
+    api::token::Holder,
     api::types::{
         SCHEMA,
         sandbox::{
@@ -146,7 +148,8 @@ impl Node {
             Caller::Peer(peer) => {
                 grants::may(&authority, peer, &Bound::of(info).spaces, Role::Writer).is_ok()
             }
-            _ => true,
+            Caller::Token(holder) => is_of(info, holder),
+            Caller::Owner | Caller::Guest(_) => true,
         };
         let sandboxes = sandboxes.into_iter().filter(may_see);
         let mut sandboxes: Vec<_> = sandboxes.map(|info| self.sandbox_of(info)).collect();
@@ -185,6 +188,85 @@ impl Node {
             schema: SCHEMA,
             sandbox,
         })
+    }
+
+    /// Returns a sandbox that `caller` may use; another looks as if it were not there.
+    ///
+    /// What a peer may is judged by its grants, before.
+    pub(crate) fn find_sandbox_for(
+        &self,
+        caller: &Caller,
+        wanted: &str,
+    ) -> Result<SandboxInfo, ApiError> {
+        let holder = match caller {
+            Caller::Owner | Caller::Peer(_) => return self.find_sandbox(wanted),
+            Caller::Token(holder) if holder.may_sandbox => holder,
+            Caller::Token(_) | Caller::Guest(_) => {
+                return Err(ApiError::denied(
+                    "no sandboxes are open to the one who asks",
+                ));
+            }
+        };
+        let all = self.sandboxes()?.list();
+        let mine: Vec<_> = all.iter().filter(|info| is_of(info, holder)).collect();
+        let id = |info: &SandboxInfo| info.id.to_string();
+        let named = |info: &SandboxInfo| info.name.as_deref() == Some(wanted);
+        let exact = mine.iter().find(|info| id(info) == wanted);
+        // A name stands for the one that lives, if one does: those that ended keep theirs.
+        let live = || mine.iter().find(|info| named(info) && is_alive(info));
+        let ended = || mine.iter().find(|info| named(info));
+        if let Some(info) = exact.or_else(live).or_else(ended) {
+            return Ok((**info).clone());
+        }
+        let begun = mine.iter().filter(|info| id(info).starts_with(wanted));
+        match begun.collect::<Vec<_>>()[..] {
+            [one] if !wanted.is_empty() => Ok((**one).clone()),
+            _ => Err(ApiError::new(
+                StatusCode::NOT_FOUND,
+                "unknown_sandbox",
+                format!("there is no sandbox `{}`", super::memory::clip(wanted)),
+            )
+            .hint("`GET /v1/sandboxes` lists those that this token opens")),
+        }
+    }
+
+    /// Narrows what the holder of a token asks for to what its token allows.
+    pub(crate) fn accept_sandbox_of(
+        &self,
+        holder: &Arc<Holder>,
+        mut body: SandboxBody,
+    ) -> Result<SandboxBody, ApiError> {
+        let caller = Caller::Token(Arc::clone(holder));
+        if !caller.may_sandbox() {
+            return Err(ApiError::denied("this token opens no sandboxes"));
+        }
+        if body.network.is_some() || !body.secrets.is_empty() {
+            return Err(ApiError::denied(
+                "what a sandbox may reach, and the secrets it uses, are the owner's to say",
+            )
+            .hint("ask the owner for `rhizome sandbox policy`, once it is made"));
+        }
+        let own = self.local_agent(&holder.agent)?;
+        let wanted = body.agent.take();
+        super::caller::only(
+            &own,
+            wanted.as_deref(),
+            "a token's sandboxes work for its agent",
+        )?;
+        body.agent = Some(holder.agent.to_string());
+        let spaces: Vec<SpaceId> = match body.spaces.is_empty() {
+            true => caller.readable(self, None)?.0,
+            false => {
+                let spaces = body.spaces.iter();
+                let spaces = spaces.map(|space| caller.space(self, Some(space)));
+                spaces.collect::<Result<_, _>>()?
+            }
+        };
+        if spaces.is_empty() {
+            return Err(ApiError::denied("this token opens no space any more"));
+        }
+        body.spaces = spaces.iter().map(ToString::to_string).collect();
+        Ok(body)
     }
 
     pub(crate) fn find_sandbox(&self, wanted: &str) -> Result<SandboxInfo, ApiError> {
@@ -349,6 +431,12 @@ impl Bound {
                 .collect(),
         }
     }
+}
+
+/// Returns whether a sandbox belongs to the spaces of a token, and to no other.
+fn is_of(info: &SandboxInfo, holder: &Holder) -> bool {
+    let spaces = Bound::of(info).spaces;
+    !spaces.is_empty() && spaces.iter().all(|space| holder.spaces.contains(space))
 }
 
 /// Returns whether a sandbox may still speak.

@@ -67,6 +67,7 @@ impl Node {
         });
         let free = self.data.free_bytes().unwrap_or_default();
         Ok(Status {
+            api: self.api_addr.map(|addr| addr.to_string()),
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             node: self.named(),

@@ -89,7 +89,7 @@ fn judged(node: &Node, peer: &NodeId, request: &Request) -> Result<Option<Uri>, 
 }
 
 /// Returns `uri` with the sandbox `wanted` called by its id.
-fn renamed(uri: &Uri, wanted: &str, id: &str) -> Result<Uri, ApiError> {
+pub(crate) fn renamed(uri: &Uri, wanted: &str, id: &str) -> Result<Uri, ApiError> {
     let prefix = "/v1/sandboxes/";
     let rest = &uri.path()[prefix.len() + wanted.len()..];
     let query = uri.query().map(|query| format!("?{query}"));

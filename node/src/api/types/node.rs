@@ -60,6 +60,9 @@ pub struct Status {
     pub data_dir: String,
     /// Socket of this API.
     pub socket: String,
+    /// Where this API listens over TCP, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api: Option<String>,
     /// UDP addresses it can be reached at.
     pub addrs: Vec<String>,
     /// Process id.

@@ -62,6 +62,7 @@ fn who(who: &Who) -> String {
     let short = |id: &str| id.chars().take(10).collect::<String>();
     match who {
         Who::Owner => "owner".to_owned(),
+        Who::Token { name, .. } => format!("token {name}"),
         Who::Daemon => "daemon".to_owned(),
         Who::Node { id } => format!("node {}", short(id)),
         Who::Sandbox { id, .. } => format!("sandbox {}", short(id)),

@@ -178,6 +178,9 @@ pub(crate) async fn status(context: &Context) -> Result<(), Failure> {
         size(status.disk_free_bytes)
     ))?;
     ui.line(&format!("addresses: {}", status.addrs.join(", ")))?;
+    if let Some(api) = &status.api {
+        ui.line(&format!("api: http://{api}, with a token"))?;
+    }
     match &status.mesh {
         None => {
             ui.line("mesh: none; found one with `rhizome init` or join one with `rhizome join`")?

@@ -8,6 +8,7 @@ use std::{
 };
 
 use axum::{
+    Extension,
     body::{Body, Bytes},
     extract::{Request, State},
     http::{StatusCode, header},
@@ -32,7 +33,8 @@ pub(crate) struct Detail(pub(crate) String);
 
 /// Notes every action of `caller`; its answer is sent after its entry is on disk.
 pub(crate) async fn note(
-    State((node, caller)): State<(Arc<Node>, Caller)>,
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
     request: Request,
     next: Next,
 ) -> Response {
