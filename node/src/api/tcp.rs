@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::{net::IpAddr, sync::Arc, time::Instant};
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     Router,
