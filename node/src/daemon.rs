@@ -6,6 +6,7 @@
 //! being answered, leave the sandboxes to the next daemon (or end them, as asked), say goodbye to the peers, close the replica.
 
 mod archive;
+pub(crate) mod arrivals;
 pub(crate) mod caller;
 pub(crate) mod context;
 mod detach;

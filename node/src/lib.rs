@@ -6,6 +6,7 @@
 //! - [`cli`]: the command line, every verb through that API
 //! - [`config`], [`datadir`]: settings and files; nothing else reads either
 //! - `remote`: what other nodes may ask of this one, and what this one asks of them
+//! - `mcp`: the same for agents whose client speaks the Model Context Protocol
 //! - `control`: who did what here, what it cost, how much is allowed
 //! - `agents`: the keys of the agents that speak here
 //! - [`error`]: errors as the API tells them
@@ -21,4 +22,5 @@ pub mod error;
 mod agents;
 mod control;
 mod door;
+mod mcp;
 mod remote;

@@ -228,6 +228,12 @@ impl Replica {
         self.inner().watch(space, after, limit)
     }
 
+    /// Returns the place in the order of arrival of the last thing that [`Self::watch`] knows of.
+    #[must_use]
+    pub fn last_arrival(&self) -> u64 {
+        self.inner().last_arrival()
+    }
+
     /// Searches memories.
     ///
     /// # Errors

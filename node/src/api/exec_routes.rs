@@ -221,14 +221,14 @@ async fn watch(
 }
 
 /// From here on the client may read as slowly as it likes.
-fn be_patient(slow: Slow) {
+pub(crate) fn be_patient(slow: Slow) {
     if let Some(Extension(patience)) = slow {
         patience.without_end();
     }
 }
 
 /// Takes over the connection of a request that asks for `protocol`.
-fn upgrade_of(request: &mut Request, protocol: &str) -> Result<OnUpgrade, ApiError> {
+pub(crate) fn upgrade_of(request: &mut Request, protocol: &str) -> Result<OnUpgrade, ApiError> {
     if !asks_for_upgrade(request.headers(), protocol) {
         let message = "this runs over an upgraded connection";
         return Err(

@@ -40,7 +40,7 @@ use crate::{
     control::audit::layer,
     daemon::{caller::Caller, lifecycle::OnDown, memory::WatchStart, node::Node},
     error::ApiError,
-    remote,
+    mcp, remote,
 };
 
 type Answer<T> = Result<Json<T>, ApiError>;
@@ -141,6 +141,7 @@ fn shared() -> Router<Arc<Node>> {
         .route("/v1/context", get(context))
         .route("/v1/context/checkpoint", post(checkpoint))
         .route("/v1/contexts", get(contexts))
+        .merge(mcp::http::routes())
 }
 
 async fn no_route(uri: Uri) -> ApiError {

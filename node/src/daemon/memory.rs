@@ -300,31 +300,40 @@ impl Node {
                 .into_iter()
                 .filter(|event| scope.allows(&event.item.space))
             {
-                let (arrival, id, own) = (event.arrival, event.id.to_string(), event.own);
-                let memory = self.memory_of(&authority, event.item);
-                let title = match (&memory.kind[..], &memory.task) {
-                    ("context", Some(task)) if memory.title.is_empty() => task.clone(),
-                    _ => memory.title,
-                };
-                let event = WatchEvent {
-                    schema: SCHEMA,
-                    arrival,
-                    id,
-                    doc: memory.doc,
-                    space: memory.space,
-                    kind: memory.kind,
-                    title,
-                    text: memory.text,
-                    task: memory.task,
-                    fields: memory.fields,
-                    author: memory.author,
-                    node: memory.node,
-                    at_ms: memory.at_ms,
-                    own,
-                    trust: memory.trust,
-                };
+                let event = self.event_of(&authority, event);
                 lines.send(&event).await?;
             }
+        }
+    }
+
+    /// Returns what a watcher is told of an arrival.
+    pub(crate) fn event_of(
+        &self,
+        authority: &Authority,
+        event: rhizome_memory::WatchEvent,
+    ) -> WatchEvent {
+        let (arrival, id, own) = (event.arrival, event.id.to_string(), event.own);
+        let memory = self.memory_of(authority, event.item);
+        let title = match (&memory.kind[..], &memory.task) {
+            ("context", Some(task)) if memory.title.is_empty() => task.clone(),
+            _ => memory.title,
+        };
+        WatchEvent {
+            schema: SCHEMA,
+            arrival,
+            id,
+            doc: memory.doc,
+            space: memory.space,
+            kind: memory.kind,
+            title,
+            text: memory.text,
+            task: memory.task,
+            fields: memory.fields,
+            author: memory.author,
+            node: memory.node,
+            at_ms: memory.at_ms,
+            own,
+            trust: memory.trust,
         }
     }
 

@@ -20,6 +20,7 @@ use crate::{
     control::{audit::Audit, limits::Limits},
     datadir::DataDir,
     error::ApiError,
+    mcp,
     remote::{facts::FactsCache, packs::Turns, wake::Claims},
 };
 
@@ -49,6 +50,7 @@ pub(crate) struct Node {
     pub(crate) claims: Claims,
     pub(crate) turns: Turns,
     pub(crate) volumes: Volumes,
+    pub(crate) mcp: mcp::Doors,
     pub(crate) host_fingerprint: Hash,
     pub(crate) runtimes: Arc<Runtimes>,
     on_down: Mutex<OnDown>,
@@ -97,6 +99,7 @@ impl Node {
             claims: Claims::default(),
             turns: Turns::default(),
             volumes: Volumes::default(),
+            mcp: mcp::Doors::default(),
             host_fingerprint: host_fingerprint(),
             runtimes: Arc::default(),
             on_down: Mutex::default(),

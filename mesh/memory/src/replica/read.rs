@@ -111,6 +111,11 @@ impl Inner {
         events
     }
 
+    pub(super) fn last_arrival(&self) -> u64 {
+        self.applier.catch_up(self);
+        self.applier.applied()
+    }
+
     fn watch_event(&self, wanted: Option<SpaceId>, row: &Row) -> Option<WatchEvent> {
         if row.kind == RowKind::Body {
             // Nobody could be told when the fragment came: its memory was not readable then.

@@ -31,6 +31,8 @@ pub(super) fn action<'a>(method: &Method, path: &'a str) -> Option<Action<'a>> {
     let rest: Vec<&str> = parts.take(5).collect();
     let (noun, verb, on) = match rest[..] {
         ["memory" | "recall" | "context", ..] => return None,
+        // Each call is noted by itself.
+        ["mcp", ..] => return None,
         ["mesh", verb] => ("mesh", verb, None),
         ["down"] => ("daemon", "down", None),
         ["quotas"] if *method == Method::DELETE => ("quota", "remove", None),

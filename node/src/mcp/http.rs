@@ -1,0 +1,90 @@
+//! MCP as streamable HTTP, at `/mcp`.
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Extension, Router,
+    body::Body,
+    extract::{Request, State},
+    http::{Method, StatusCode},
+    response::Response,
+    routing::{any, post},
+};
+use http_body_util::BodyExt;
+use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+
+use super::{
+    MAX_MESSAGE_BYTES, pipe,
+    server::Server,
+    session::{Query, Session},
+};
+use crate::{
+    api::extract::Params,
+    daemon::{caller::Caller, node::Node},
+    error::ApiError,
+};
+
+/// How often a stream that says nothing shows that it still is there.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Names under which a loopback listener may be asked for, whatever the port. A page of another name
+/// that resolves to us would have its own.
+const HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+/// Pages that may ask: those of this machine.
+const ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
+
+/// Returns the routes of MCP, for every caller that has an agent.
+pub(crate) fn routes() -> Router<Arc<Node>> {
+    Router::new()
+        .route("/mcp", any(serve))
+        .route("/v1/mcp/pipe", post(pipe::open))
+}
+
+async fn serve(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+    Params(query): Params<Query>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let Some(sessions) = node.mcp.of(&caller) else {
+        return Err(ApiError::denied("another node's agents have MCP at home"));
+    };
+    let begins = *request.method() == Method::POST && !request.headers().contains_key(SESSION);
+    if begins && sessions.room().await == 0 {
+        let message = format!("{} sessions are open already", sessions.limit());
+        let full = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_sessions", message);
+        return Err(full.hint("end one with DELETE; an idle one ends by itself within the hour"));
+    }
+    // A stream of its own for what the server says by itself.
+    let permit = match *request.method() == Method::GET {
+        true => Some(caller.stream_permit(&node)?),
+        false => None,
+    };
+    let config = config(&node, &caller);
+    let (session, profiles) = Session::open(node, caller, query).await?;
+    let factory = move || Ok(Server::new(session.clone(), profiles.clone()));
+    let service = StreamableHttpService::new(factory, sessions, config);
+    let response = service.handle(request).await;
+    Ok(response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            // Given back when the stream ends.
+            let _held = &permit;
+            frame
+        }))
+    }))
+}
+
+const SESSION: &str = "mcp-session-id";
+
+fn config(node: &Node, caller: &Caller) -> StreamableHttpServerConfig {
+    let mut config = StreamableHttpServerConfig::default()
+        .with_allowed_origins(ORIGINS)
+        .enforce_origin_validation();
+    config.allowed_hosts = match caller {
+        // No page reaches a Unix socket, and its clients name a host as they like.
+        Caller::Owner => Vec::new(),
+        _ => HOSTS.map(str::to_owned).to_vec(),
+    };
+    config.sse_keep_alive = Some(KEEP_ALIVE);
+    config.max_request_body_bytes = MAX_MESSAGE_BYTES;
+    config.cancellation_token = node.stop.clone();
+    config
+}
