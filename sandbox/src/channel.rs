@@ -8,6 +8,7 @@
 //! by the credit that it has. When the channel ends, all that runs on it ends at once with an
 //! error that carries the reason.
 
+mod acts;
 mod connect;
 mod door;
 mod error;
@@ -27,7 +28,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use rhizome_guest::wire::{Failure, Info, Kind, NetOpen, Payload, Reseed, SetTime};
+use rhizome_guest::wire::{Act, FLAG_ACTS, Failure, Info, Kind, NetOpen, Payload, Reseed, SetTime};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -35,6 +36,7 @@ use tokio::{
     sync::mpsc,
 };
 
+pub use acts::PathFacts;
 pub use door::DoorStream;
 pub(crate) use error::printable;
 pub use error::{ChannelError, ExecError, FileError, ForwardError, QuiesceError};
@@ -67,6 +69,8 @@ pub struct GuestChannel {
 struct Owner {
     shared: Arc<Shared>,
     ready: Ready,
+    /// Whether the guest's agent takes acts on paths and tells moves.
+    takes_acts: bool,
 }
 
 impl Drop for Owner {
@@ -153,6 +157,7 @@ impl GuestChannel {
                 owner: Arc::new(Owner {
                     shared,
                     ready: greeted.ready,
+                    takes_acts: greeted.flags & FLAG_ACTS != 0,
                 }),
             },
             doors,
@@ -315,6 +320,99 @@ impl GuestChannel {
     /// Any [`FileError`].
     pub async fn remove(&self, path: &str, recursive: bool) -> Result<(), FileError> {
         files::remove(&self.owner.shared, path, recursive).await
+    }
+
+    /// As [`Self::watch_dir`], but what is moved away is told as [`WatchOp::Moved`].
+    ///
+    /// # Errors
+    /// Any [`FileError`]; [`FileError::OldGuest`] of an agent that cannot.
+    pub async fn watch_moves(&self, path: &str, recursive: bool) -> Result<DirWatch, FileError> {
+        self.need_acts(path)?;
+        watch::watch_moves(&self.owner.shared, path, recursive).await
+    }
+
+    /// Tells all there is to know of a path. `user` is whose home relative paths begin in.
+    ///
+    /// # Errors
+    /// Any [`FileError`]; [`FileError::OldGuest`] of an agent that cannot.
+    pub async fn look(&self, user: &str, path: &str) -> Result<PathFacts, FileError> {
+        self.need_acts(path)?;
+        acts::one(&self.owner.shared, user, path, Act::Look).await
+    }
+
+    /// Lists a directory and what is in those below it, `depth` deep: depth first, each directory
+    /// in the order of its names.
+    ///
+    /// # Errors
+    /// As [`Self::look`]; [`FileError::TooManyEntries`].
+    pub async fn look_below(
+        &self,
+        user: &str,
+        path: &str,
+        depth: u32,
+    ) -> Result<Vec<PathFacts>, FileError> {
+        self.need_acts(path)?;
+        acts::many(&self.owner.shared, user, path, Act::List { depth }).await
+    }
+
+    /// Makes a directory, and those above it, that belong to `user`.
+    ///
+    /// # Errors
+    /// As [`Self::look`]; the guest's `AlreadyExists` if it is there.
+    pub async fn make_dir_of(&self, user: &str, path: &str) -> Result<PathFacts, FileError> {
+        self.need_acts(path)?;
+        acts::one(&self.owner.shared, user, path, Act::MakeDir).await
+    }
+
+    /// Moves a file or directory, in place of what was there; directories above it are made.
+    ///
+    /// # Errors
+    /// As [`Self::look`].
+    pub async fn rename(&self, user: &str, from: &str, to: &str) -> Result<PathFacts, FileError> {
+        self.need_acts(from)?;
+        let act = Act::Move {
+            to: acts::path(to)?,
+        };
+        acts::one(&self.owner.shared, user, from, act).await
+    }
+
+    /// Removes a file, or a directory with all in it.
+    ///
+    /// # Errors
+    /// As [`Self::look`].
+    pub async fn remove_all(&self, user: &str, path: &str) -> Result<(), FileError> {
+        self.need_acts(path)?;
+        acts::many(&self.owner.shared, user, path, Act::Remove).await?;
+        Ok(())
+    }
+
+    /// Writes a file that belongs to `user`, whole or not at all; directories above it are made.
+    /// Its mode is that of the file which was there, or 0644; `attributes`, sorted by their names,
+    /// are all that it has then.
+    ///
+    /// # Errors
+    /// As [`Self::look`] and [`Self::write_file`].
+    ///
+    /// # Cancel safety
+    /// A dropped future leaves no file.
+    pub async fn write_file_of(
+        &self,
+        user: &str,
+        path: &str,
+        attributes: Vec<(Vec<u8>, Vec<u8>)>,
+        source: impl AsyncRead + Unpin,
+    ) -> Result<PathFacts, FileError> {
+        self.need_acts(path)?;
+        acts::write(&self.owner.shared, user, path, attributes, source).await
+    }
+
+    fn need_acts(&self, path: &str) -> Result<(), FileError> {
+        match self.owner.takes_acts {
+            true => Ok(()),
+            false => Err(FileError::OldGuest {
+                path: path.to_owned(),
+            }),
+        }
     }
 
     /// Asks the guest to mount a volume; it asks for what is in it over the stream

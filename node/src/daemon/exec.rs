@@ -176,7 +176,7 @@ pub(crate) fn file_change(change: DirChange) -> FileChange {
         WatchOp::Created => "created",
         WatchOp::Changed => "changed",
         WatchOp::Touched => "touched",
-        WatchOp::Removed => "removed",
+        WatchOp::Removed | WatchOp::Moved => "removed",
         WatchOp::Overflow => "overflow",
     };
     FileChange {

@@ -227,6 +227,7 @@ fn file_code(error: &FileError) -> (StatusCode, &'static str) {
         }
         FileError::TooManyEntries { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
         FileError::SandboxGone { .. } => (StatusCode::GONE, "sandbox_gone"),
+        FileError::OldGuest { .. } => (StatusCode::NOT_IMPLEMENTED, "old_guest"),
         _ => (StatusCode::BAD_GATEWAY, "guest_failed"),
     }
 }

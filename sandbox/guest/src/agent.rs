@@ -4,6 +4,7 @@
 //! writes, taking from each stream in turn; every stream has threads of its own, which wait for
 //! credit, for their process or for their socket, and so hold up nobody else.
 
+mod acts;
 mod connect;
 mod door;
 mod failure;
@@ -35,7 +36,9 @@ use std::{
     time::Duration,
 };
 
-use rhizome_guest::wire::{DOOR_PORT, FrameDecoder, Hello, Kind, PROTOCOL_VERSION, Ready};
+use rhizome_guest::wire::{
+    DOOR_PORT, FLAG_ACTS, FrameDecoder, Hello, Kind, PROTOCOL_VERSION, Ready,
+};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 pub(crate) use groups::Groups;
@@ -198,7 +201,7 @@ impl Agent {
             version: PROTOCOL_VERSION,
             nonce: hello.nonce,
             boot: self.boot,
-            flags: 0,
+            flags: FLAG_ACTS,
         };
         session.urgent(Kind::Hello, 0, &answer);
         if hello.version == PROTOCOL_VERSION {

@@ -6,10 +6,10 @@
 use std::fmt::Debug;
 
 use crate::wire::{
-    Attach, Attached, Connect, Credit, Entry, Exec, ExecEntry, ExecId, ExecSignal, Exit, Failure,
-    FailureCode, FileEnd, FileKind, FileRead, FileWrite, Frame, FrameDecoder, Hello, Info, Keep,
-    Kind, MakeDir, PathOnly, Payload, PtySize, Quiesce, Quiesced, Ready, Remove, Reseed, Resumed,
-    SetTime, Signal, Stat, Watch, WatchEvent, WireError,
+    Act, Attach, Attached, Connect, Credit, Entry, Exec, ExecEntry, ExecId, ExecSignal, Exit,
+    Facts, Failure, FailureCode, FileAct, FileEnd, FileKind, FileRead, FileWrite, Frame,
+    FrameDecoder, Hello, Info, Keep, Kind, MakeDir, PathOnly, Payload, PtySize, Quiesce, Quiesced,
+    Ready, Remove, Reseed, Resumed, SetTime, Signal, Stat, Watch, WatchEvent, WireError,
 };
 
 /// Name, target and seeds.
@@ -70,7 +70,7 @@ pub fn messages(bytes: &[u8]) {
     all[usize::from(*which) % all.len()](payload);
 }
 
-fn readers() -> [fn(&[u8]); 31] {
+fn readers() -> [fn(&[u8]); 33] {
     [
         one::<Hello>,
         one::<Ready>,
@@ -103,6 +103,8 @@ fn readers() -> [fn(&[u8]); 31] {
         one::<WatchEvent>,
         one::<Connect>,
         one::<FileRead>,
+        one::<FileAct>,
+        one::<Facts>,
     ]
 }
 
@@ -214,6 +216,28 @@ fn samples() -> Vec<Vec<u8>> {
         disks: 1,
         notes: vec!["caches".to_owned()],
     };
+    let write = FileAct {
+        user: "ann".to_owned(),
+        path: b"~/a".to_vec(),
+        act: Act::Write {
+            mode: None,
+            attributes: vec![(b"user.a".to_vec(), b"1".to_vec())],
+        },
+    };
+    let facts = Facts {
+        path: b"/home/ann/a".to_vec(),
+        kind: FileKind::File,
+        is_link: true,
+        mode: 0o777,
+        uid: 1000,
+        gid: 100,
+        owner: "ann".to_owned(),
+        group: "users".to_owned(),
+        size: 1,
+        modified_ns: -1,
+        target: b"/b".to_vec(),
+        attributes: Vec::new(),
+    };
     let sample = |which: u8, payload: Vec<u8>| [&[which][..], &payload].concat();
     vec![
         sample(1, ready.to_payload()),
@@ -224,5 +248,7 @@ fn samples() -> Vec<Vec<u8>> {
         sample(15, stat.to_payload()),
         sample(23, program.to_payload()),
         sample(25, quiesced.to_payload()),
+        sample(31, write.to_payload()),
+        sample(32, facts.to_payload()),
     ]
 }

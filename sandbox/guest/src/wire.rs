@@ -18,16 +18,19 @@ pub use codec::{Decoder, Encoder, WireError};
 pub use exec_id::{ExecId, ParseExecIdError};
 pub use frame::{Frame, FrameDecoder, Kind, contains_magic};
 pub use message::{
-    Attach, Attached, Connect, Credit, Entry, Exec, ExecEntry, ExecSignal, Exit, Failure,
-    FailureCode, FileEnd, FileKind, FileRead, FileWrite, Hello, Info, Keep, MAX_VOLUME_MESSAGE,
-    MAX_VOLUME_READ, MakeDir, NetOpen, PathOnly, Payload, PtySize, Quiesce, Quiesced, Ready,
-    Remove, Reseed, Resumed, SetTime, Signal, Stat, VolumeAnswer, VolumeAsk, VolumeClose,
-    VolumeEntry, VolumeFramer, VolumeKind, VolumeOpen, VolumeReply, VolumeScan, Watch, WatchEvent,
-    WatchOp,
+    Act, Attach, Attached, Connect, Credit, Entry, Exec, ExecEntry, ExecSignal, Exit, Facts,
+    Failure, FailureCode, FileAct, FileEnd, FileKind, FileRead, FileWrite, Hello, Info, Keep,
+    MAX_VOLUME_MESSAGE, MAX_VOLUME_READ, MakeDir, NetOpen, PathOnly, Payload, PtySize, Quiesce,
+    Quiesced, Ready, Remove, Reseed, Resumed, SetTime, Signal, Stat, VolumeAnswer, VolumeAsk,
+    VolumeClose, VolumeEntry, VolumeFramer, VolumeKind, VolumeOpen, VolumeReply, VolumeScan, Watch,
+    WatchEvent, WatchOp,
 };
 
 /// Version of this protocol; both sides must have the same.
 pub const PROTOCOL_VERSION: u16 = 2;
+/// In a guest's greeting: it takes [`Kind::FileAct`] and [`Kind::WatchMoves`]. A guest that runs
+/// on from a snapshot of before has an agent without them.
+pub const FLAG_ACTS: u32 = 1;
 /// Largest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 64 * 1024;
 /// Bytes of a frame before its payload.

@@ -301,6 +301,12 @@ pub enum FileError {
         /// What the system said.
         source: io::Error,
     },
+    /// The guest's agent is of a time before this could be asked.
+    #[error("the agent in the sandbox is too old for what was asked of `{path}`")]
+    OldGuest {
+        /// As it was asked for.
+        path: String,
+    },
     /// The sandbox ended or was lost on the way.
     #[error("the sandbox is gone")]
     SandboxGone {
@@ -316,6 +322,10 @@ impl FileError {
         match self {
             Self::InvalidPath { .. } => Some("use a path that starts with `/`".to_owned()),
             Self::SandboxGone { source } => source.hint(),
+            Self::OldGuest { .. } => Some(
+                "it runs on from a snapshot of an older version: stop and start the sandbox"
+                    .to_owned(),
+            ),
             _ => None,
         }
     }

@@ -147,7 +147,7 @@ pub(super) async fn write(
     path: &str,
     mode: u32,
     parents: bool,
-    mut source: impl AsyncRead + Unpin,
+    source: impl AsyncRead + Unpin,
 ) -> Result<u64, FileError> {
     let request = FileWrite {
         path: checked(path)?,
@@ -157,6 +157,21 @@ pub(super) async fn write(
     let mut stream = shared
         .open(Purpose::Write, Kind::FileWrite, request.to_payload())
         .await?;
+    let (size, sent) = feed(&stream, path, source).await?;
+    done(&mut stream, path).await?;
+    if !sent {
+        return Err(fail(shared, "a write is done before its end").into());
+    }
+    Ok(size)
+}
+
+/// Sends a file's data and end. Returns its size, and false if the stream ended before: then the
+/// guest says why.
+pub(super) async fn feed(
+    stream: &Stream,
+    path: &str,
+    mut source: impl AsyncRead + Unpin,
+) -> Result<(u64, bool), FileError> {
     let sender = stream.sender();
     let mut size = 0;
     let mut hasher = blake3::Hasher::new();
@@ -182,16 +197,11 @@ pub(super) async fn write(
             break Err(error);
         }
     };
-    // If only this stream ended, the guest says why.
     match sent {
-        Ok(()) | Err(ChannelError::Closed) => {}
-        Err(error) => return Err(error.into()),
+        Ok(()) => Ok((size, true)),
+        Err(ChannelError::Closed) => Ok((size, false)),
+        Err(error) => Err(error.into()),
     }
-    done(&mut stream, path).await?;
-    if sent.is_err() {
-        return Err(fail(shared, "a write is done before its end").into());
-    }
-    Ok(size)
 }
 
 pub(super) async fn stat(shared: &Arc<Shared>, path: &str) -> Result<FileStat, FileError> {

@@ -21,6 +21,8 @@ const MAX_STALE_BYTES: u64 = 64 * 1024 * 1024;
 pub(super) struct Greeted {
     pub(super) decoder: FrameDecoder,
     pub(super) boot: [u8; 16],
+    /// What the guest can do beyond its version.
+    pub(super) flags: u32,
     pub(super) ready: Ready,
 }
 
@@ -90,9 +92,9 @@ async fn listen(
                             host: PROTOCOL_VERSION,
                         });
                     }
-                    boot = Some(hello.boot);
+                    boot = Some((hello.boot, hello.flags));
                 }
-                (Kind::Ready, Some(boot)) => {
+                (Kind::Ready, Some((boot, flags))) => {
                     let mut ready: Ready = mux::decode(&frame)?;
                     for warning in &mut ready.warnings {
                         *warning = super::error::printable(warning);
@@ -100,6 +102,7 @@ async fn listen(
                     return Ok(Greeted {
                         decoder,
                         boot,
+                        flags,
                         ready,
                     });
                 }

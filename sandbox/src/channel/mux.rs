@@ -49,6 +49,7 @@ pub(super) enum Purpose {
     List,
     Write,
     Watch,
+    Act,
     Ask,
     Connect,
     Volume,
@@ -77,6 +78,7 @@ impl Purpose {
             Self::List => matches!(kind, Kind::FileEntries | Kind::Done),
             Self::Write => kind == Kind::Done,
             Self::Watch => matches!(kind, Kind::Started | Kind::WatchEvents),
+            Self::Act => matches!(kind, Kind::FileFacts | Kind::Done),
             Self::Ask => matches!(
                 kind,
                 Kind::FileMeta | Kind::InfoReply | Kind::Quiesced | Kind::Done

@@ -41,12 +41,30 @@ pub(super) async fn watch(
     path: &str,
     recursive: bool,
 ) -> Result<DirWatch, FileError> {
+    begin(shared, Kind::Watch, path, recursive).await
+}
+
+/// As [`watch`], and what is moved away is told apart from what is removed.
+pub(super) async fn watch_moves(
+    shared: &Arc<Shared>,
+    path: &str,
+    recursive: bool,
+) -> Result<DirWatch, FileError> {
+    begin(shared, Kind::WatchMoves, path, recursive).await
+}
+
+async fn begin(
+    shared: &Arc<Shared>,
+    kind: Kind,
+    path: &str,
+    recursive: bool,
+) -> Result<DirWatch, FileError> {
     let request = Watch {
         path: checked(path)?,
         recursive,
     }
     .to_payload();
-    let mut stream = shared.open(Purpose::Watch, Kind::Watch, request).await?;
+    let mut stream = shared.open(Purpose::Watch, kind, request).await?;
     let frame = stream.expect().await?;
     match frame.kind {
         Kind::Started => {}

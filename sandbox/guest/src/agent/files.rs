@@ -125,13 +125,13 @@ fn read(stream: &Stream, frame: &Frame) -> Result<(), Failed> {
 }
 
 /// A file that is being written. Unless it is kept, it goes with this.
-struct Draft {
+pub(super) struct Draft {
     path: PathBuf,
-    file: File,
+    pub(super) file: File,
 }
 
 impl Draft {
-    fn beside(target: &Path) -> io::Result<Self> {
+    pub(super) fn beside(target: &Path) -> io::Result<Self> {
         let mut random = [0; 8];
         getrandom(&mut random, GetRandomFlags::empty())?;
         let name = format!(".rhizome-{:016x}", u64::from_ne_bytes(random));
@@ -142,6 +142,44 @@ impl Draft {
             .mode(0o600)
             .open(&path)?;
         Ok(Self { path, file })
+    }
+
+    /// Takes what the host sends until its end, which has to fit. Returns whether there was one.
+    pub(super) fn fill(&mut self, stream: &Stream) -> Result<bool, Failed> {
+        let mut size = 0;
+        let mut hasher = blake3::Hasher::new();
+        loop {
+            // Without an end there is no file.
+            let Some(frame) = stream.next() else {
+                return Ok(false);
+            };
+            match frame.kind {
+                Kind::FileData => {
+                    size += frame.payload.len() as u64;
+                    hasher.update(&frame.payload);
+                    self.file.write_all(&frame.payload)?;
+                }
+                Kind::FileEnd => {
+                    let seen = FileEnd {
+                        size,
+                        checksum: *hasher.finalize().as_bytes(),
+                    };
+                    if frame.message::<FileEnd>()? != seen {
+                        return Err(Failed::new(
+                            FailureCode::Checksum,
+                            "the data is not what was sent",
+                        ));
+                    }
+                    return Ok(true);
+                }
+                _ => return Err(Failed::new(FailureCode::Invalid, "a file has other frames")),
+            }
+        }
+    }
+
+    /// Gives it its name.
+    pub(super) fn keep(self, target: &Path) -> io::Result<()> {
+        fs::rename(&self.path, target)
     }
 }
 
@@ -154,63 +192,40 @@ impl Drop for Draft {
 
 fn write(stream: &Stream, frame: &Frame) -> Result<(), Failed> {
     let request: FileWrite = frame.message()?;
-    let mut target = PathBuf::from(OsString::from_vec(request.path));
-    if target.file_name().is_none() {
-        return Err(Failed::new(FailureCode::IsADirectory, "it is a directory"));
-    }
-    match fs::symlink_metadata(&target) {
-        // What a link leads to is replaced, not the link.
-        Ok(found) if found.is_symlink() => target = fs::canonicalize(&target)?,
-        Ok(found) if found.is_dir() => {
-            return Err(Failed::new(FailureCode::IsADirectory, "it is a directory"));
-        }
-        Ok(found) if !found.is_file() => {
-            return Err(Failed::new(
-                FailureCode::Invalid,
-                "it is not a regular file",
-            ));
-        }
-        Ok(_) | Err(_) => {}
-    }
+    let target = target_of(PathBuf::from(OsString::from_vec(request.path)))?;
     if let (true, Some(parent)) = (request.parents, target.parent()) {
         fs::create_dir_all(parent)?;
     }
     let mut draft = Draft::beside(&target)?;
-    let mut size = 0;
-    let mut hasher = blake3::Hasher::new();
-    loop {
-        // Without an end there is no file.
-        let Some(frame) = stream.next() else {
-            return Ok(());
-        };
-        match frame.kind {
-            Kind::FileData => {
-                size += frame.payload.len() as u64;
-                hasher.update(&frame.payload);
-                draft.file.write_all(&frame.payload)?;
-            }
-            Kind::FileEnd => {
-                let seen = FileEnd {
-                    size,
-                    checksum: *hasher.finalize().as_bytes(),
-                };
-                if frame.message::<FileEnd>()? != seen {
-                    return Err(Failed::new(
-                        FailureCode::Checksum,
-                        "the data is not what was sent",
-                    ));
-                }
-                break;
-            }
-            _ => return Err(Failed::new(FailureCode::Invalid, "a file has other frames")),
-        }
+    if !draft.fill(stream)? {
+        return Ok(());
     }
     draft
         .file
         .set_permissions(fs::Permissions::from_mode(request.mode))?;
-    fs::rename(&draft.path, &target)?;
+    draft.keep(&target)?;
     done(stream);
     Ok(())
+}
+
+/// Returns the file that is written for a path: what a link leads to is replaced, not the link.
+pub(super) fn target_of(path: PathBuf) -> Result<PathBuf, Failed> {
+    let directory = || Failed::new(FailureCode::IsADirectory, "it is a directory");
+    if path.file_name().is_none() {
+        return Err(directory());
+    }
+    let target = match fs::symlink_metadata(&path) {
+        Ok(found) if found.is_symlink() => fs::canonicalize(&path)?,
+        Ok(_) | Err(_) => path,
+    };
+    match fs::symlink_metadata(&target) {
+        Ok(found) if found.is_dir() => Err(directory()),
+        Ok(found) if !found.is_file() => Err(Failed::new(
+            FailureCode::Invalid,
+            "it is not a regular file",
+        )),
+        Ok(_) | Err(_) => Ok(target),
+    }
 }
 
 fn make_dir(frame: &Frame) -> Result<(), Failed> {

@@ -11,7 +11,7 @@ use std::{
 use rhizome_guest::wire::{Failure, FailureCode, Frame, Kind, Payload, PtySize, Signal};
 
 use super::{
-    Agent, connect, failure, files, host, lock, net,
+    Agent, acts, connect, failure, files, host, lock, net,
     outbox::Outbox,
     programs, sleep, spawn,
     stream::{Cause, Stream},
@@ -187,7 +187,7 @@ impl Session {
                     sleep::answer(&agent, stream, frame);
                 });
             }
-            Kind::Watch => self.run(Family::Watch, frame, watch::run),
+            Kind::Watch | Kind::WatchMoves => self.run(Family::Watch, frame, watch::run),
             Kind::Connect => self.run(Family::Connect, frame, connect::run),
             Kind::VolumeOpen | Kind::VolumeScan | Kind::VolumeClose => {
                 let agent = Arc::clone(agent);
@@ -201,6 +201,7 @@ impl Session {
             | Kind::FileWrite
             | Kind::FileMakeDir
             | Kind::FileRemove => self.run(Family::Files, frame, files::run),
+            Kind::FileAct => self.run(Family::Files, frame, acts::run),
             Kind::StreamReset => {
                 let stream = lock(&self.streams).as_mut().and_then(|all| all.remove(&id));
                 if let Some((_, stream)) = stream {

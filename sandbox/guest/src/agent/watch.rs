@@ -54,6 +54,8 @@ struct Watched {
     inotify: OwnedFd,
     root: PathBuf,
     recursive: bool,
+    /// Whether what is moved away is told apart.
+    moves: bool,
     /// Paths below the root, by watch.
     directories: BTreeMap<i32, PathBuf>,
     changes: Vec<u8>,
@@ -70,6 +72,7 @@ fn try_run(stream: &Arc<Stream>, frame: &Frame) -> Result<(), Failed> {
         inotify: inotify::init(flags).map_err(io::Error::from)?,
         root,
         recursive: request.recursive,
+        moves: frame.kind == Kind::WatchMoves,
         directories: BTreeMap::new(),
         changes: Vec::new(),
         last: None,
@@ -170,7 +173,13 @@ impl Watched {
                 let _ = self.add(path, true);
             }
         } else if flags.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
-            self.tell(WatchOp::Removed, is_dir, &path);
+            let moved = self.moves && flags.contains(ReadFlags::MOVED_FROM);
+            let op = if moved {
+                WatchOp::Moved
+            } else {
+                WatchOp::Removed
+            };
+            self.tell(op, is_dir, &path);
             if is_dir && flags.contains(ReadFlags::MOVED_FROM) {
                 self.forget(&path);
             }

@@ -116,6 +116,14 @@ kinds! {
     Watch = 0x3a,
     /// Some changes, [`super::WatchEvent`] after [`super::WatchEvent`].
     WatchEvents = 0x3b,
+    /// Does something with a path as a user names it: [`super::FileAct`]; answered with
+    /// `FileFacts`…, `Done`. Only to a guest whose greeting has [`super::FLAG_ACTS`].
+    FileAct = 0x3c,
+    /// What some paths are, [`super::Facts`] after [`super::Facts`].
+    FileFacts = 0x3d,
+    /// As `Watch`, and what is moved away is told apart from what is removed. Only to a guest
+    /// whose greeting has [`super::FLAG_ACTS`].
+    WatchMoves = 0x3e,
 
     /// The guest opens a stream to its node.
     StreamOpen = 0x40,
@@ -158,6 +166,7 @@ impl Kind {
                 | Self::ExecEntries
                 | Self::FileData
                 | Self::FileEntries
+                | Self::FileFacts
                 | Self::WatchEvents
                 | Self::StreamData
                 | Self::VolumeEntries

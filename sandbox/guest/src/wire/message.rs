@@ -2,6 +2,7 @@
 
 use super::{Decoder, Encoder, MAGIC, WireError};
 
+mod acts;
 mod connect;
 mod exec;
 mod files;
@@ -12,6 +13,7 @@ mod sleep;
 mod volumes;
 mod watch;
 
+pub use acts::{Act, Facts, FileAct};
 pub use connect::Connect;
 pub use exec::{Exec, Exit, PtySize, Signal};
 pub use files::{Entry, FileEnd, FileKind, FileRead, FileWrite, MakeDir, PathOnly, Remove, Stat};
@@ -74,7 +76,8 @@ pub struct Hello {
     pub nonce: [u8; 16],
     /// Drawn by the guest at its start; zero in the host's message.
     pub boot: [u8; 16],
-    /// For later versions; zero, and ignored.
+    /// What the sender can do beyond its version; zero from the host. Bits that the reader does
+    /// not know are ignored.
     pub flags: u32,
 }
 

@@ -222,6 +222,41 @@ fn every_message_survives_its_encoding_and_no_cut_does() {
         name: b"x".to_vec(),
         stat: stat(),
     }));
+    for act in [
+        Act::Look,
+        Act::List { depth: 3 },
+        Act::MakeDir,
+        Act::Move { to: b"b".to_vec() },
+        Act::Remove,
+        Act::Write {
+            mode: Some(0o600),
+            attributes: vec![(b"user.k".to_vec(), b"v".to_vec())],
+        },
+        Act::Write {
+            mode: None,
+            attributes: Vec::new(),
+        },
+    ] {
+        mutate::<FileAct>(&round_trip(&FileAct {
+            user: "ann".to_owned(),
+            path: b"~/a".to_vec(),
+            act,
+        }));
+    }
+    mutate::<Facts>(&round_trip(&Facts {
+        path: b"/a".to_vec(),
+        kind: FileKind::Directory,
+        is_link: true,
+        mode: 0o777,
+        uid: 1,
+        gid: 2,
+        owner: "ann".to_owned(),
+        group: "2".to_owned(),
+        size: 3,
+        modified_ns: 4,
+        target: b"/b".to_vec(),
+        attributes: vec![(b"user.k".to_vec(), Vec::new())],
+    }));
     round_trip(&FileEnd {
         size: 1,
         checksum: [2; 32],

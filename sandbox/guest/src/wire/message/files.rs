@@ -154,12 +154,7 @@ pub struct Stat {
 
 impl Payload for Stat {
     fn encode(&self, out: &mut Encoder) {
-        out.u8(match self.kind {
-            FileKind::File => 0,
-            FileKind::Directory => 1,
-            FileKind::Symlink => 2,
-            FileKind::Other => 3,
-        });
+        out.u8(kind_number(self.kind));
         out.u32(self.mode);
         out.u32(self.uid);
         out.u32(self.gid);
@@ -169,15 +164,8 @@ impl Payload for Stat {
     }
 
     fn decode(from: &mut Decoder<'_>) -> Result<Self, WireError> {
-        let kind = match from.u8()? {
-            0 => FileKind::File,
-            1 => FileKind::Directory,
-            2 => FileKind::Symlink,
-            3 => FileKind::Other,
-            _ => return Err(WireError::Invalid { field: "kind" }),
-        };
         Ok(Self {
-            kind,
+            kind: kind(from)?,
             mode: mode(from)?,
             uid: from.u32()?,
             gid: from.u32()?,
@@ -262,7 +250,26 @@ pub(super) fn path(from: &mut Decoder<'_>) -> Result<Vec<u8>, WireError> {
     }
 }
 
-fn mode(from: &mut Decoder<'_>) -> Result<u32, WireError> {
+pub(super) fn kind_number(kind: FileKind) -> u8 {
+    match kind {
+        FileKind::File => 0,
+        FileKind::Directory => 1,
+        FileKind::Symlink => 2,
+        FileKind::Other => 3,
+    }
+}
+
+pub(super) fn kind(from: &mut Decoder<'_>) -> Result<FileKind, WireError> {
+    match from.u8()? {
+        0 => Ok(FileKind::File),
+        1 => Ok(FileKind::Directory),
+        2 => Ok(FileKind::Symlink),
+        3 => Ok(FileKind::Other),
+        _ => Err(WireError::Invalid { field: "kind" }),
+    }
+}
+
+pub(super) fn mode(from: &mut Decoder<'_>) -> Result<u32, WireError> {
     let mode = from.u32()?;
     if mode <= 0o7777 {
         Ok(mode)

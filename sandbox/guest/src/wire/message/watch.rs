@@ -39,6 +39,8 @@ pub enum WatchOp {
     Removed,
     /// Some changes are not told: look again.
     Overflow,
+    /// It was moved away; told of a `WatchMoves` alone, others hear that it was removed.
+    Moved,
 }
 
 /// One change.
@@ -60,6 +62,7 @@ impl Payload for WatchEvent {
             WatchOp::Touched => 3,
             WatchOp::Removed => 4,
             WatchOp::Overflow => 5,
+            WatchOp::Moved => 6,
         });
         out.u8(self.directory.into());
         out.bytes(&self.path);
@@ -72,6 +75,7 @@ impl Payload for WatchEvent {
             3 => WatchOp::Touched,
             4 => WatchOp::Removed,
             5 => WatchOp::Overflow,
+            6 => WatchOp::Moved,
             _ => return Err(WireError::Invalid { field: "op" }),
         };
         Ok(Self {
