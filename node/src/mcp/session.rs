@@ -94,8 +94,9 @@ impl Session {
 
     /// Returns whether this client may make sandboxes and work in them.
     pub(crate) fn may_sandbox(&self) -> bool {
-        match self.caller {
+        match &self.caller {
             Caller::Owner => true,
+            Caller::Token(holder) => holder.may_sandbox,
             Caller::Guest(_) | Caller::Peer(_) => false,
         }
     }

@@ -41,6 +41,7 @@ impl Doors {
         let (name, limit) = match caller {
             Caller::Owner => ("owner".to_owned(), MAX_OWNER_SESSIONS),
             Caller::Guest(guest) => (format!("sandbox/{}", guest.sandbox), MAX_SESSIONS),
+            Caller::Token(holder) => (format!("token/{}", holder.name), MAX_SESSIONS),
             Caller::Peer(_) => return None,
         };
         let mut doors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
