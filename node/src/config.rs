@@ -61,6 +61,8 @@ pub struct Config {
     pub labels: BTreeMap<String, String>,
     /// For how long a node that holds a copy may be gone before another copy is made.
     pub replica_grace: Duration,
+    /// The door for clients of E2B.
+    pub e2b: E2bConfig,
     /// Where each value came from, if it is no default.
     origins: BTreeMap<&'static str, Origin>,
 }
@@ -114,6 +116,35 @@ pub struct ConfigFile {
     pub labels: Option<BTreeMap<String, String>>,
     /// See [`Config::replica_grace`].
     pub replica_grace_secs: Option<u64>,
+    /// See [`Config::e2b`].
+    pub e2b: Option<E2bConfig>,
+}
+
+/// The door for clients of E2B, as in `config.json`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct E2bConfig {
+    /// The TCP address to listen on; there is no such door if absent.
+    pub listen: Option<SocketAddr>,
+    /// What clients must send as their key; any that is not empty if absent.
+    pub key: Option<ApiKey>,
+    /// Whether to speak TLS, with a certificate of the node's own authority.
+    pub tls: bool,
+    /// The domain whose names `api.…` and `<port>-<sandbox>.…` lead here.
+    pub domain: Option<String>,
+    /// Images by the names of templates, beside the built-in ones.
+    pub templates: BTreeMap<String, String>,
+}
+
+/// A key that clients send; it shows itself to nobody.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ApiKey(pub String);
+
+impl std::fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ApiKey")
+    }
 }
 
 /// The part `api` of `config.json`.
@@ -184,6 +215,15 @@ pub struct UpFlags {
         value_delimiter = ','
     )]
     pub labels: Vec<String>,
+    /// Answer clients of E2B on this loopback address; port 0 takes any [default: do not]
+    #[arg(long = "e2b", value_name = "IP:PORT", env = "RHIZOME_E2B")]
+    pub e2b_listen: Option<SocketAddr>,
+    /// Speak TLS with clients of E2B, by a certificate of the node's own authority
+    #[arg(long)]
+    pub e2b_tls: bool,
+    /// Domain whose names `api.DOMAIN` and `PORT-SANDBOX.DOMAIN` lead to clients of E2B here
+    #[arg(long, value_name = "DOMAIN", env = "RHIZOME_E2B_DOMAIN")]
+    pub e2b_domain: Option<String>,
 }
 
 impl UpFlags {
@@ -228,6 +268,15 @@ impl UpFlags {
         if let Some(pool) = self.pool {
             push("--pool", pool.to_string().into());
         }
+        if let Some(listen) = self.e2b_listen {
+            push("--e2b", listen.to_string().into());
+        }
+        if let Some(domain) = &self.e2b_domain {
+            push("--e2b-domain", domain.into());
+        }
+        if self.e2b_tls {
+            args.push("--e2b-tls".into());
+        }
         for label in &self.labels {
             args.push("--label".into());
             args.push(label.into());
@@ -266,6 +315,7 @@ impl Config {
             remote: true,
             labels: BTreeMap::new(),
             replica_grace: DEFAULT_REPLICA_GRACE,
+            e2b: E2bConfig::default(),
             origins: BTreeMap::new(),
         }
     }
@@ -284,10 +334,15 @@ impl Config {
             Err(error) if error.kind() == io::ErrorKind::NotFound => ConfigFile::default(),
             Err(source) => return Err(ConfigError::Read { path, source }),
         };
-        Self::defaults(data_dir)
-            .with_file(file)
-            .with_flags(flags)
-            .checked()
+        let mut config = Self::defaults(data_dir).with_file(file).with_flags(flags);
+        // Not a flag: every user of the machine can read those.
+        if let Ok(key) = std::env::var("RHIZOME_E2B_KEY")
+            && !key.is_empty()
+        {
+            config.e2b.key = Some(ApiKey(key));
+            config.origins.insert("e2b", Origin::Environment);
+        }
+        config.checked()
     }
 
     fn with_file(mut self, file: ConfigFile) -> Self {
@@ -311,6 +366,7 @@ impl Config {
             ("remote", file.remote.is_some()),
             ("labels", file.labels.is_some()),
             ("replica_grace_secs", file.replica_grace_secs.is_some()),
+            ("e2b", file.e2b.is_some()),
         ];
         let said = said.into_iter().filter(|(_, said)| *said);
         self.origins
@@ -340,6 +396,7 @@ impl Config {
             replica_grace: file
                 .replica_grace_secs
                 .map_or(self.replica_grace, Duration::from_secs),
+            e2b: file.e2b.unwrap_or(self.e2b),
             data_dir: self.data_dir,
             origins: self.origins,
         }
@@ -397,6 +454,11 @@ impl Config {
                 "RHIZOME_POOL",
                 text(flags.pool.as_ref().map(|v| v as _)),
             ),
+            (
+                "e2b",
+                "RHIZOME_E2B",
+                text(flags.e2b_listen.as_ref().map(|v| v as _)),
+            ),
         ];
         for (name, variable, value) in said {
             let Some(value) = value else { continue };
@@ -438,6 +500,12 @@ impl Config {
                     .collect()
             },
             replica_grace: self.replica_grace,
+            e2b: E2bConfig {
+                listen: flags.e2b_listen.or(self.e2b.listen),
+                tls: self.e2b.tls || flags.e2b_tls,
+                domain: flags.e2b_domain.or(self.e2b.domain),
+                ..self.e2b
+            },
             data_dir: self.data_dir,
             origins: self.origins,
         }
@@ -473,6 +541,7 @@ impl Config {
             ("remote", self.remote.into()),
             ("labels", labels.into()),
             ("replica_grace_secs", self.replica_grace.as_secs().into()),
+            ("e2b", self.e2b.shown()),
         ];
         let settings = values.map(|(name, value)| Setting {
             name: name.to_owned(),
@@ -509,7 +578,47 @@ impl Config {
             let label = label.map(|(name, _)| name.chars().take(MAX_NAME_BYTES).collect());
             return Err(ConfigError::Label { label });
         }
+        self.e2b.check()?;
         Ok(self)
+    }
+}
+
+impl E2bConfig {
+    fn shown(&self) -> serde_json::Value {
+        serde_json::json!({
+            "listen": self.listen.map(|addr| addr.to_string()),
+            "key": self.key.as_ref().map(|_| "set"),
+            "tls": self.tls,
+            "domain": self.domain,
+            "templates": self.templates,
+        })
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |what: &'static str| Err(ConfigError::E2b { what });
+        let is_far = self.listen.is_some_and(|addr| !addr.ip().is_loopback());
+        if is_far && !(self.tls && self.key.is_some()) {
+            return wrong("an address beyond loopback takes both `tls` and a `key`");
+        }
+        if self.key.as_ref().is_some_and(|key| key.0.is_empty()) {
+            return wrong("the key is empty");
+        }
+        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b".-".contains(&b);
+        let is_domain = |domain: &str| {
+            (1..=200).contains(&domain.len())
+                && domain.bytes().all(plain)
+                && domain.split('.').all(|label| {
+                    (1..=63).contains(&label.len())
+                        && !label.starts_with('-')
+                        && !label.ends_with('-')
+                })
+        };
+        match &self.domain {
+            Some(domain) if !is_domain(domain) => {
+                wrong("the domain is none; write it as `sandboxes.example.org`")
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -597,6 +706,12 @@ pub enum ConfigError {
     Label {
         /// The name of the one that cannot, if it is a single one.
         label: Option<String>,
+    },
+    /// The door for clients of E2B cannot be opened like that.
+    #[error("the settings of `e2b` cannot be used: {what}")]
+    E2b {
+        /// Why not.
+        what: &'static str,
     },
 }
 

@@ -163,6 +163,9 @@ impl Daemon {
         let version = env!("CARGO_PKG_VERSION");
         let started = Note::of_daemon("daemon.start", None, "ok").detail(version);
         node.audit.note(started).await;
+        if node.config.e2b.listen.is_some() {
+            crate::e2b::open(&node).await.map_err(StartError::E2b)?;
+        }
         node.tasks
             .spawn(listen::listen(Arc::clone(&node), listener));
         if let Some(listener) = over_tcp {
@@ -367,6 +370,9 @@ pub enum StartError {
     /// The tokens cannot be read.
     #[error("cannot use the tokens of this node")]
     Tokens(#[source] TokenError),
+    /// The door for clients of E2B cannot be opened.
+    #[error("cannot answer clients of E2B")]
+    E2b(#[source] crate::e2b::OpenDoorError),
     /// Signals cannot be received.
     #[error("cannot receive signals")]
     Signal(#[source] std::io::Error),

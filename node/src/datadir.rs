@@ -14,6 +14,7 @@
 //! net/            the mesh's: address book, blobs
 //! tokens.json     what opens the API over TCP, as hashes
 //! audit/          who did what here
+//! e2b/            what clients of E2B said of their sandboxes; the authority of its TLS
 //! sandboxes/ images/
 //! ```
 use std::{

@@ -9,6 +9,7 @@
 //! - `mcp`: the same for agents whose client speaks the Model Context Protocol
 //! - `control`: who did what here, what it cost, how much is allowed
 //! - `agents`: the keys of the agents that speak here
+//! - `e2b`: the door for clients of E2B
 //! - [`error`]: errors as the API tells them
 #![forbid(unsafe_code)]
 
@@ -22,5 +23,6 @@ pub mod error;
 mod agents;
 mod control;
 mod door;
+mod e2b;
 mod mcp;
 mod remote;

@@ -1,7 +1,7 @@
 //! What every request works on: the parts of a running node, and the small questions about them.
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use axum::http::StatusCode;
@@ -19,6 +19,7 @@ use crate::{
     config::Config,
     control::{audit::Audit, limits::Limits},
     datadir::DataDir,
+    e2b::Door,
     error::ApiError,
     mcp,
     remote::{facts::FactsCache, packs::Turns, wake::Claims},
@@ -56,6 +57,8 @@ pub(crate) struct Node {
     on_down: Mutex<OnDown>,
     pub(crate) started_ms: u64,
     pub(crate) opened_in_ms: u64,
+    /// Set once the door for clients of E2B listens.
+    pub(crate) e2b: OnceLock<Arc<Door>>,
     pub(crate) stop: CancellationToken,
     pub(crate) tasks: TaskTracker,
 }
@@ -105,6 +108,7 @@ impl Node {
             on_down: Mutex::default(),
             started_ms: now_ms(),
             opened_in_ms: parts.opened_in_ms,
+            e2b: OnceLock::new(),
             stop: parts.stop,
             tasks: parts.tasks,
         }

@@ -76,6 +76,7 @@ impl Node {
             root: self.data.join("root.key").exists(),
             data_dir: self.data.path().display().to_string(),
             socket: self.data.socket().display().to_string(),
+            e2b: self.e2b.get().map(|door| door.at.url()),
             addrs: self.addrs(),
             pid: std::process::id(),
             started_ms: self.started_ms,

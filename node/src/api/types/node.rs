@@ -63,6 +63,9 @@ pub struct Status {
     /// Where this API listens over TCP, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<String>,
+    /// Where clients of E2B are answered, if they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub e2b: Option<String>,
     /// UDP addresses it can be reached at.
     pub addrs: Vec<String>,
     /// Process id.

@@ -181,6 +181,11 @@ pub(crate) async fn status(context: &Context) -> Result<(), Failure> {
     if let Some(api) = &status.api {
         ui.line(&format!("api: http://{api}, with a token"))?;
     }
+    if let Some(url) = &status.e2b {
+        ui.line(&format!(
+            "clients of E2B: {url} (`rhizome e2b env` says what to export)"
+        ))?;
+    }
     match &status.mesh {
         None => {
             ui.line("mesh: none; found one with `rhizome init` or join one with `rhizome join`")?
