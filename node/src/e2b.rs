@@ -4,6 +4,7 @@
 //! - [`route`]: whose request it is: by path, by headers, by host, by token, by signature
 //! - [`control`]: the control plane: sandboxes, snapshots, templates, volumes
 //! - [`envd`], [`interpreter`]: the data plane of one sandbox, which [`route`] has found
+//! - `connect`: the protocol that most of that is spoken in
 //! - [`forward`]: every other port of a sandbox
 //! - [`registry`]: what E2B knows of a sandbox and the node does not, kept on disk
 //! - [`error`]: errors as their clients read them
@@ -11,6 +12,7 @@
 //! `docs/e2b.md` says what works with which client.
 
 mod authority;
+pub(crate) mod connect;
 pub(crate) mod control;
 pub(crate) mod envd;
 pub(crate) mod error;
@@ -46,6 +48,10 @@ pub(crate) struct Door {
     pub(crate) registry: Registry,
     pub(crate) at: At,
     pub(crate) working: Working,
+    /// What runs for clients of `envd`.
+    pub(crate) envd: envd::Live,
+    /// What runs for clients of the code interpreter.
+    pub(crate) interpreter: interpreter::Contexts,
 }
 
 /// Where the door is.

@@ -19,6 +19,8 @@ pub mod config;
 pub mod daemon;
 pub mod datadir;
 pub mod error;
+#[doc(hidden)]
+pub mod fuzz;
 
 mod agents;
 mod control;

@@ -64,6 +64,8 @@ pub(crate) async fn open(node: &Arc<Node>) -> Result<(), OpenDoorError> {
             domain: settings.domain.clone(),
         },
         working: Working::default(),
+        envd: super::envd::Live::default(),
+        interpreter: super::interpreter::Contexts::default(),
     });
     node.e2b
         .set(Arc::clone(&door))

@@ -192,6 +192,15 @@ impl Routes {
         if port == ENVD_PORT && path == "/health" {
             return Ok(Access::Nothing);
         }
+        if port == INTERPRETER_PORT {
+            // With what is about contexts clients send at most the token of the other ports, and
+            // the interpreter says itself what is not for everybody.
+            return match &record.traffic_token {
+                Some(token) if is(TRAFFIC_TOKEN_HEADER, token) => Ok(Access::Nothing),
+                Some(_) => Err(unauthorized("the access token is missing or wrong")),
+                None => Ok(Access::Nothing),
+            };
+        }
         let query = Query::of(request.uri());
         if port == ENVD_PORT && path == "/files" && !query.signature.is_empty() {
             let writes = *request.method() == Method::POST;

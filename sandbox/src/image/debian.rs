@@ -30,6 +30,9 @@ const PACKAGES: &[&str] = &[
     "patch",
     "procps",
     "python3",
+    // The code interpreter's shell (docs/e2b.md): a tenth of the image, and a second or two of its
+    // making.
+    "python3-ipython",
 ];
 /// Trees that no agent reads.
 const EXCLUDED: &[&str] = &[
