@@ -10,8 +10,6 @@ mod crash;
 mod disk;
 #[path = "daemon/drivers.rs"]
 mod drivers;
-#[path = "daemon/envd.rs"]
-mod envd;
 #[path = "daemon/gap.rs"]
 mod gap;
 #[path = "daemon/hosts.rs"]

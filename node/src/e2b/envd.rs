@@ -19,7 +19,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     Extension, Json, Router,
-    extract::State,
+    extract::{DefaultBodyLimit, State},
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
@@ -57,6 +57,8 @@ pub(crate) fn router() -> Router<Arc<Door>> {
         .merge(process::routes())
         .merge(filesystem::routes())
         .fallback(unknown)
+        // Files stream, whatever their size; all else has bounds of its own.
+        .layer(DefaultBodyLimit::disable())
         .layer(axum::middleware::from_fn(guard))
 }
 

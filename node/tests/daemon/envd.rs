@@ -486,6 +486,11 @@ fn files_come_back_as_they_were_sent(sandbox: &Sandbox) {
     let form = "--x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"d/记忆\"\r\n\r\none\r\n\
                 --x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"/tmp/two\"\r\n\r\n2\r\n--x--\r\n";
     let kind = [("content-type", "multipart/form-data; boundary=x")];
+    let head = b"--x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n";
+    let large = [&head[..], &big, b"\r\n--x--\r\n"].concat();
+    let put = sandbox.ask("POST", "/files?path=form", &kind, &large);
+    assert_eq!(put.status, 200);
+    assert!(sandbox.ask("GET", "/files?path=form", &[], b"").bytes() == big);
     let (status, put) = sandbox.ask("POST", "/files", &kind, form.as_bytes()).json();
     assert_eq!((status, put.as_array().unwrap().len()), (200, 2), "{put}");
     let got = sandbox.ask("GET", "/files?path=d/%E8%AE%B0%E5%BF%86", &[], b"");
