@@ -1,4 +1,4 @@
-//! Memories and contexts as automerge documents.
+//! Memories, contexts and files as automerge documents.
 //!
 //! Every document begins with the genesis change of its shape, which everyone computes alike and
 //! nobody sends. It creates all objects there will ever be; a change only puts strings into them:
@@ -7,12 +7,15 @@
 //!   statements made without knowing of each other stand side by side until one replaces both;
 //! - a context has registers (`task`, `goal`, `status`, `next`, `sandbox`) and maps that only grow
 //!   (`explored`, `decisions`, `errors`, `questions`, `resolved`, `artifacts`). The key of an entry
-//!   begins with the actor that wrote it, so nobody can overwrite what another wrote.
+//!   begins with the actor that wrote it, so nobody can overwrite what another wrote;
+//! - a file has one register, `file`, which every change writes, and one text, `text`, one character
+//!   an element, so that edits made without knowing of each other both stand.
 //!
 //! Maps under keys of their own merge as lists would, without element references that a hostile
 //! change could point anywhere; the order comes from the clocks of the fragments.
 
 mod context_state;
+mod file_state;
 mod first;
 mod genesis;
 mod index;
@@ -24,27 +27,29 @@ use rhizome_identity::{AgentId, SpaceId};
 
 pub(crate) use self::{
     context_state::{context_state, context_summary},
+    file_state::{FileMark, RETRACTED, file_material, write_file},
     first::{document_of_first, first_statement, is_first_statement},
-    genesis::{MAPS, REGISTERS, STATEMENT, genesis},
+    genesis::{FILE, MAPS, REGISTERS, STATEMENT, genesis},
     index::{ChangeMeta, DocIndex},
     statement::{At, Statement, from_canonical, memory_item, stated_item, to_canonical},
-    write::{entry_key, write_memory, write_patch},
+    write::{WriteError, entry_key, write_memory, write_patch},
 };
-use crate::{DocId, Hlc, Kind};
+use crate::{DocId, FilePath, Hlc, Kind};
 
 /// Which objects a document has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Shape {
     Memory,
     Context,
+    File,
 }
 
 impl Shape {
     pub(crate) fn of(kind: Kind) -> Self {
-        if kind == Kind::Context {
-            Self::Context
-        } else {
-            Self::Memory
+        match kind {
+            Kind::Context => Self::Context,
+            Kind::File => Self::File,
+            _ => Self::Memory,
         }
     }
 }
@@ -78,6 +83,14 @@ impl DocKey {
         }
     }
 
+    pub(crate) fn file(space: SpaceId, doc: DocId) -> Self {
+        Self {
+            space,
+            shape: Shape::File,
+            doc,
+        }
+    }
+
     pub(crate) fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..32].copy_from_slice(self.space.as_bytes());
@@ -91,6 +104,7 @@ impl DocKey {
         let shape = match bytes[32] {
             0 => Shape::Memory,
             1 => Shape::Context,
+            2 => Shape::File,
             _ => return None,
         };
         let half = |from: usize| <[u8; 32]>::try_from(&bytes[from..from + 32]).expect("32 bytes");
@@ -128,6 +142,15 @@ pub fn single_doc(space: &SpaceId, author: &AgentId, hlc: Hlc) -> DocId {
 #[must_use]
 pub fn context_doc(space: &SpaceId, task: &str) -> DocId {
     derive("rhizome context", &[space.as_bytes(), task.as_bytes()])
+}
+
+/// Returns the document of the file of this path: the same for everyone in the space.
+#[must_use]
+pub fn file_doc(space: &SpaceId, path: &FilePath) -> DocId {
+    derive(
+        "rhizome file",
+        &[space.as_bytes(), path.as_str().as_bytes()],
+    )
 }
 
 /// Returns the actor under which `author`, and nobody else, changes `doc`.

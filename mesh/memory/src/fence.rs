@@ -10,7 +10,7 @@
 //!    next sequence number after its author's last, the operation counter that follows from its
 //!    dependencies;
 //! 4. the schema: only strings, only where its shape has room for them, only over operations that
-//!    it had seen;
+//!    it had seen; in a text, only characters, beside or in the place of those that it had seen;
 //! 5. automerge itself, in a batch, on a copy, behind `catch_unwind`; then save and a strict reload,
 //!    and only the reloaded document is kept. A memory's first change needs no document: past step
 //!    4 it has one form, which is ours, and is kept as it is until a second one comes.
@@ -22,6 +22,7 @@ mod panics;
 pub(crate) mod probe;
 mod scan;
 mod schema;
+mod text;
 
 use automerge::{
     Automerge, Change, ChangeHash, LoadOptions, OnPartialLoad, ReadDoc, SaveOptions,
@@ -30,14 +31,14 @@ use automerge::{
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::panics::fenced;
-pub use self::scan::{MAX_OPS, MAX_PREDS};
+pub use self::scan::{MAX_FILE_OPS, MAX_OPS, MAX_PREDS};
 use self::{
     scan::{ScanError, scan},
     schema::check_schema,
 };
 use crate::{
     Draft, FragmentId, Opened,
-    document::{ChangeMeta, DocIndex, DocKey, actor, genesis, is_first_statement},
+    document::{ChangeMeta, DocIndex, DocKey, Shape, actor, genesis, is_first_statement},
 };
 
 /// Most bytes of one change.
@@ -46,6 +47,8 @@ pub const MAX_CHANGE: usize = 1024 * 1024;
 pub const MAX_CHANGES_PER_AUTHOR: u64 = 20_000;
 /// Most bytes that one author's changes may take on one document.
 pub const MAX_AUTHOR_BYTES: u64 = 32 * 1024 * 1024;
+/// Most operations that one author may make on one file: so often its whole text may change.
+pub const MAX_FILE_OPS_PER_AUTHOR: u64 = 16 * MAX_FILE_OPS;
 /// Greatest operation counter; automerge itself ends at 32 bits.
 const MAX_COUNTER: u64 = 1 << 30;
 
@@ -170,7 +173,7 @@ pub(crate) fn check(key: &DocKey, index: &DocIndex, opened: &Opened) -> Result<C
             limit: MAX_CHANGE,
         });
     }
-    scan(bytes).map_err(|error| match error {
+    scan(bytes, key.shape).map_err(|error| match error {
         ScanError::Compressed => Reason::Compressed,
         ScanError::Malformed(what) => Reason::Malformed {
             what: what.to_owned(),
@@ -214,6 +217,11 @@ pub(crate) fn check(key: &DocKey, index: &DocIndex, opened: &Opened) -> Result<C
         return Err(Reason::OverBudget);
     }
 
+    let author_ops = last.map_or(0, |last| index.at(last).author_ops) + operations.len() as u64;
+    if key.shape == Shape::File && author_ops > MAX_FILE_OPS_PER_AUTHOR {
+        return Err(Reason::OverBudget);
+    }
+
     let start = change.start_op().get();
     let expected = deps
         .iter()
@@ -230,7 +238,7 @@ pub(crate) fn check(key: &DocKey, index: &DocIndex, opened: &Opened) -> Result<C
 
     let allowed = check_schema(key, index, &closure, header, &change, &operations)
         .map_err(|what| Reason::Schema { what })?;
-    let is_first = index.len() == 0 && is_first_statement(&change);
+    let is_first = key.shape == Shape::Memory && index.len() == 0 && is_first_statement(&change);
     let meta = ChangeMeta {
         hash: change.hash().0,
         fragment: opened.id,
@@ -246,6 +254,8 @@ pub(crate) fn check(key: &DocKey, index: &DocIndex, opened: &Opened) -> Result<C
         author_bytes,
         deps,
         registers: allowed.registers,
+        inserts: allowed.inserts,
+        author_ops,
     };
     let first = allowed.statement.filter(|_| is_first);
     Ok(Checked {

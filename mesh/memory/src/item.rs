@@ -44,7 +44,7 @@ pub const MAX_FIELD_VALUE: usize = 16 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Draft {
-    /// What it is about; any kind but [`Kind::Context`].
+    /// What it is about; any kind but [`Kind::Context`] and [`Kind::File`].
     pub kind: Kind,
     /// One line that says it; at most [`MAX_TITLE`] bytes, not blank.
     pub title: String,
@@ -97,8 +97,8 @@ impl Draft {
     /// # Errors
     /// The first field that breaks one, with its size and its limit.
     pub fn check(&self) -> Result<(), BoundsError> {
-        if self.kind == Kind::Context {
-            return Err(BoundsError::NotAMemory);
+        if matches!(self.kind, Kind::Context | Kind::File) {
+            return Err(BoundsError::NotAMemory { kind: self.kind });
         }
         not_empty("title", &self.title)?;
         at_most("title", &self.title, MAX_TITLE)?;
@@ -240,7 +240,9 @@ mod tests {
         );
         assert_eq!(
             refused(|draft| draft.kind = Kind::Context),
-            BoundsError::NotAMemory
+            BoundsError::NotAMemory {
+                kind: Kind::Context
+            }
         );
         let text = refused(|draft| draft.text = "x".repeat(MAX_TEXT + 1));
         assert!(matches!(text, BoundsError::TooLong { field: "text", .. }));

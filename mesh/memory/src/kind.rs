@@ -38,11 +38,13 @@ pub enum Kind {
     Volume = 34,
     /// What a runtime is made of, named by its fingerprint; kept by nodes.
     Runtime = 35,
+    /// A file of text that several edit, by its path.
+    File = 36,
 }
 
 impl Kind {
     /// Every kind, in the order of its number.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Observation,
         Self::Attempt,
         Self::Decision,
@@ -57,6 +59,7 @@ impl Kind {
         Self::Snapshot,
         Self::Volume,
         Self::Runtime,
+        Self::File,
     ];
 
     /// Returns whether this is a node's record rather than something learned.
@@ -97,6 +100,7 @@ impl Kind {
             Self::Snapshot => "snapshot",
             Self::Volume => "volume",
             Self::Runtime => "runtime",
+            Self::File => "file",
         }
     }
 }

@@ -13,6 +13,7 @@ mod disk;
 mod document;
 mod event;
 mod fence;
+mod file;
 mod fragment;
 #[doc(hidden)]
 pub mod fuzz;
@@ -36,9 +37,16 @@ pub use context::{
     Artifact, ContextPatch, ContextState, ContextSummary, Decision, Entry, ErrorEntry, Explored,
     MAX_ENTRY_TEXT, MAX_PATCH_BYTES, MAX_PATCH_ENTRIES, Note, Question, SandboxRef,
 };
-pub use document::{context_doc, keyed_doc, single_doc};
+pub use document::{context_doc, file_doc, keyed_doc, single_doc};
 pub use event::{EVENT_BACKLOG, Event};
-pub use fence::{MAX_AUTHOR_BYTES, MAX_CHANGE, MAX_CHANGES_PER_AUTHOR, MAX_OPS, MAX_PREDS, Reason};
+pub use fence::{
+    MAX_AUTHOR_BYTES, MAX_CHANGE, MAX_CHANGES_PER_AUTHOR, MAX_FILE_OPS, MAX_FILE_OPS_PER_AUTHOR,
+    MAX_OPS, MAX_PREDS, Reason,
+};
+pub use file::{
+    FileEdit, FileError, FilePath, FileSummary, FileText, MAX_COMPONENT, MAX_DEPTH, MAX_FILE,
+    MAX_FILE_SHOWN, MAX_FILES, MAX_PATH, MEMORIES, PathError, TreePath, merge_texts,
+};
 pub use fragment::{
     FRAGMENT_VERSION, Fragment, FragmentError, Header, MAX_AUTH_HEADS, MAX_BODY, MAX_DEPS,
     MAX_ENVELOPE, MAX_INLINE_BODY, MAX_WIRE,
@@ -54,8 +62,8 @@ pub use item::{
 pub use kind::{Kind, ParseKindError};
 pub use recall::{Hit, MAX_HITS, MAX_QUERY, RecallError, RecallQuery, StandingQuery};
 pub use replica::{
-    AdmitOutcome, CheckpointRequest, Fork, OpenError, PublishError, PublishRequest, Published,
-    RecordOutcome, Replica, ReplicaConfig, ReplicaError, SpaceStats,
+    AdmitOutcome, CheckpointRequest, Edited, FileRequest, Fork, OpenError, PublishError,
+    PublishRequest, Published, RecordOutcome, Replica, ReplicaConfig, ReplicaError, SpaceStats,
 };
 pub use store::{Damage, LogError, RecoveryReport, StoreError};
 pub use view::{

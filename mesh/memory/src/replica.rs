@@ -40,14 +40,15 @@ use self::state::Inner;
 pub use self::{
     error::{OpenError, PublishError, ReplicaError},
     request::{
-        AdmitOutcome, CheckpointRequest, Fork, PublishRequest, Published, RecordOutcome,
-        ReplicaConfig, SpaceStats,
+        AdmitOutcome, CheckpointRequest, Edited, FileRequest, Fork, PublishRequest, Published,
+        RecordOutcome, ReplicaConfig, SpaceStats,
     },
 };
 use crate::store::RecoveryReport;
 use crate::{
-    ContextState, ContextSummary, DocId, Event, FragmentId, Hit, IdSet, Lane, ListQuery,
-    MemoryItem, RecallError, RecallQuery, Verification, WatchEvent, Why, view::What,
+    ContextState, ContextSummary, DocId, Event, FilePath, FileSummary, FragmentId, Hit, IdSet,
+    Lane, ListQuery, MemoryItem, RecallError, RecallQuery, Verification, WatchEvent, Why,
+    view::What,
 };
 
 /// A node's durable copy of the authority log and of its spaces, with the view on them.
@@ -131,8 +132,47 @@ impl Replica {
         request: PublishRequest,
     ) -> Result<Published, PublishError> {
         let what = What::Draft(&request.draft);
-        self.inner()
-            .publish(agent, request.space, request.fingerprint, what)
+        let published = self
+            .inner()
+            .publish(agent, request.space, request.fingerprint, what)?;
+        Ok(published.0)
+    }
+
+    /// Edits a file as it stands; durable on return.
+    ///
+    /// # Errors
+    /// [`PublishError`]; [`crate::ComposeError::File`] if the file is not as the edit needs it.
+    pub fn edit_file(
+        &self,
+        agent: &AgentKey,
+        request: &FileRequest,
+    ) -> Result<Edited, PublishError> {
+        let what = What::File(&request.path, &request.edit);
+        let (published, text) =
+            self.inner()
+                .publish(agent, request.space, request.fingerprint, what)?;
+        let text = text.expect("an edit of a file says what it left");
+        Ok(Edited { published, text })
+    }
+
+    /// Returns a file that stands.
+    ///
+    /// # Errors
+    /// If the view fails.
+    pub fn file(
+        &self,
+        space: &SpaceId,
+        path: &FilePath,
+    ) -> Result<Option<MemoryItem>, ReplicaError> {
+        Ok(self.inner().caught_up_reader().file(space, path)?)
+    }
+
+    /// Lists the files of a space that stand, in the order of their paths.
+    ///
+    /// # Errors
+    /// If the view fails.
+    pub fn files(&self, space: &SpaceId) -> Result<Vec<FileSummary>, ReplicaError> {
+        Ok(self.inner().caught_up_reader().files(space)?)
     }
 
     /// Changes the working context of a task; durable on return.
@@ -145,8 +185,10 @@ impl Replica {
         request: CheckpointRequest,
     ) -> Result<Published, PublishError> {
         let what = What::Patch(&request.task, &request.patch);
-        self.inner()
-            .publish(agent, request.space, request.fingerprint, what)
+        let published = self
+            .inner()
+            .publish(agent, request.space, request.fingerprint, what)?;
+        Ok(published.0)
     }
 
     /// Takes in fragments that a peer offers, in any order; those admitted are durable on return.

@@ -47,8 +47,8 @@ pub use self::{
     waiting::{MAX_WAITING, MAX_WAITING_PER_AUTHOR},
 };
 use crate::{
-    ContextPatch, ContextState, ContextSummary, DocId, Draft, FragmentId, Header, Hit, Hlc, Kind,
-    MemoryItem, Reason, RecallError, RecallQuery,
+    ContextPatch, ContextState, ContextSummary, DocId, Draft, FileEdit, FilePath, FileSummary,
+    FileText, FragmentId, Header, Hit, Hlc, Kind, MemoryItem, Reason, RecallError, RecallQuery,
     document::{DocKey, context_doc},
     fence::fenced,
     recall::{MAX_FRESH, Search},
@@ -89,6 +89,8 @@ pub struct Composed {
     pub change: Vec<u8>,
     /// The fragments it builds on; the header has to carry exactly these.
     pub deps: Vec<FragmentId>,
+    /// What an edit came upon and left, if it is one of a file.
+    pub file: Option<FileText>,
 }
 
 /// What became of a fragment in the view.
@@ -285,6 +287,19 @@ impl View {
         self.compose_unnamed(ctx, What::Patch(task, patch))
     }
 
+    /// Composes the change that edits a file; see [`Self::compose`].
+    ///
+    /// # Errors
+    /// See [`ComposeError`].
+    pub fn compose_file(
+        &self,
+        ctx: ComposeContext,
+        path: &FilePath,
+        edit: &FileEdit,
+    ) -> Result<Composed, ComposeError> {
+        self.compose_unnamed(ctx, What::File(path, edit))
+    }
+
     /// Names the fragment that carries a composed change, so that the next one can build on it
     /// before this one is durable and applied.
     pub fn reserve(&self, space: &SpaceId, composed: &Composed, id: FragmentId) {
@@ -416,6 +431,22 @@ impl View {
     /// If the database fails.
     pub fn contexts(&self, space: Option<&SpaceId>) -> Result<Vec<ContextSummary>, ViewError> {
         self.reader().contexts(space)
+    }
+
+    /// Returns a file that stands.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn file(&self, space: &SpaceId, path: &FilePath) -> Result<Option<MemoryItem>, ViewError> {
+        self.reader().file(space, path)
+    }
+
+    /// Lists the files of a space that stand; see [`Reader::files`].
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn files(&self, space: &SpaceId) -> Result<Vec<FileSummary>, ViewError> {
+        self.reader().files(space)
     }
 
     /// Lists what was refused; at most `limit`, in the order of the fragments' ids.

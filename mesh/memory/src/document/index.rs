@@ -45,12 +45,27 @@ pub(crate) struct ChangeMeta {
     /// Which register each of its register operations wrote, and by which operation.
     #[n(13)]
     pub(crate) registers: Vec<(u8, u64)>,
+    /// Which of its operations put a character into a text: the first of each run, and how many.
+    #[n(14)]
+    pub(crate) inserts: Vec<(u64, u64)>,
+    /// Operations of this change and of all earlier ones by the same author.
+    #[n(15)]
+    pub(crate) author_ops: u64,
 }
 
 impl ChangeMeta {
     /// Orders by clock, ties by fragment: the same on every node.
     pub(crate) fn rank(&self) -> (Hlc, FragmentId) {
         (self.hlc, self.fragment)
+    }
+
+    /// Returns whether operation `counter` of this change put a character into a text.
+    pub(crate) fn inserts(&self, counter: u64) -> bool {
+        let after = self.inserts.partition_point(|(first, _)| *first <= counter);
+        after
+            .checked_sub(1)
+            .map(|at| self.inserts[at])
+            .is_some_and(|(first, count)| counter - first < count)
     }
 }
 

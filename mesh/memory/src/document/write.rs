@@ -20,6 +20,8 @@ pub(crate) enum WriteError {
     Automerge(#[from] AutomergeError),
     #[error("the change is empty")]
     Empty,
+    #[error(transparent)]
+    File(#[from] crate::FileError),
 }
 
 /// Writes `draft` upon `heads` of `document`, and returns the change.

@@ -6,10 +6,10 @@ use rhizome_identity::{AgentId, Hash, MeshId, NodeId, SpaceId};
 
 use super::{apply, check, fenced, scan};
 use crate::{
-    ContextPatch, Draft, FRAGMENT_VERSION, Header, Hlc, Kind, Opened,
+    ContextPatch, Draft, FRAGMENT_VERSION, FileEdit, FilePath, Header, Hlc, Kind, Opened,
     document::{
-        DocIndex, DocKey, actor, context_doc, document_of_first, genesis, single_doc, write_memory,
-        write_patch,
+        DocIndex, DocKey, Shape, actor, context_doc, document_of_first, file_doc, genesis,
+        single_doc, write_file, write_memory, write_patch,
     },
 };
 
@@ -19,14 +19,14 @@ const AT: Hlc = Hlc::from_ms(5);
 /// Magic, checksum and kind of an automerge chunk that holds a change.
 const CHUNK: [u8; 9] = [0x85, 0x6f, 0x4a, 0x83, 0, 0, 0, 0, 1];
 
-/// Takes the content of a change, as its author's first on an empty document: a memory if the
-/// first byte is even, else a context. Length and checksum are put around it, as an enemy would.
+/// Takes the content of a change, as its author's first on an empty document: a memory, a context
+/// or a file by the rest of the first byte divided by three. Length and checksum are put around it, as an enemy would.
 pub(crate) fn probe(bytes: &[u8]) {
     let Some((first, content)) = bytes.split_first() else {
         return;
     };
-    let key = key(first % 2 == 1);
-    let change = framed(content);
+    let key = key(first % 3);
+    let change = framed(content, key.shape);
     let opened = opened(&key, change);
     let index = DocIndex::default();
     let Ok(checked) = check(&key, &index, &opened) else {
@@ -55,13 +55,13 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         let genesis = genesis(key.shape);
         (genesis.document.clone(), vec![genesis.hash])
     };
-    let memory = key(false);
+    let memory = key(0);
     let (mut doc, heads) = document(&memory);
     let draft = Draft::new(Kind::Error, "it broke", "badly");
     let by = actor(&AUTHOR, &memory.doc);
     let error = write_memory(&mut doc, by, &heads, AT, &draft).expect("a short draft");
 
-    let context = key(true);
+    let context = key(1);
     let (mut doc, heads) = document(&context);
     let patch = ContextPatch {
         goal: Some("goal".into()),
@@ -70,18 +70,32 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     };
     let by = actor(&AUTHOR, &context.doc);
     let patch = write_patch(&mut doc, by, &heads, AT, "task", &patch).expect("a short patch");
+
+    let file = key(2);
+    let (mut doc, heads) = document(&file);
+    let create = FileEdit::Create {
+        text: "one\ntwo ü\n".into(),
+        from: None,
+    };
+    let by = actor(&AUTHOR, &file.doc);
+    let (create, _) = write_file(&mut doc, by, &heads, AT, &path(), &create).expect("a short text");
     vec![
+        [&[2], content(&create)].concat(),
         [&[0], content(&error)].concat(),
         [&[1], content(&patch)].concat(),
     ]
 }
 
-fn key(is_context: bool) -> DocKey {
-    if is_context {
-        DocKey::context(SPACE, context_doc(&SPACE, "task"))
-    } else {
-        DocKey::memory(SPACE, single_doc(&SPACE, &AUTHOR, AT))
+fn key(shape: u8) -> DocKey {
+    match shape {
+        0 => DocKey::memory(SPACE, single_doc(&SPACE, &AUTHOR, AT)),
+        1 => DocKey::context(SPACE, context_doc(&SPACE, "task")),
+        _ => DocKey::file(SPACE, file_doc(&SPACE, &path())),
     }
+}
+
+fn path() -> FilePath {
+    FilePath::parse("/memories/notes.md").expect("a plain path")
 }
 
 fn opened(key: &DocKey, change: Vec<u8>) -> Opened {
@@ -99,6 +113,7 @@ fn opened(key: &DocKey, change: Vec<u8>) -> Opened {
         kind: match key.shape {
             crate::document::Shape::Memory => Kind::Error,
             crate::document::Shape::Context => Kind::Context,
+            crate::document::Shape::File => Kind::File,
         },
         doc: key.doc,
         fingerprint: Hash::of(b""),
@@ -114,7 +129,7 @@ fn opened(key: &DocKey, change: Vec<u8>) -> Opened {
     }
 }
 
-fn framed(content: &[u8]) -> Vec<u8> {
+fn framed(content: &[u8], shape: Shape) -> Vec<u8> {
     let mut chunk = CHUNK.to_vec();
     let mut length = content.len();
     loop {
@@ -128,7 +143,7 @@ fn framed(content: &[u8]) -> Vec<u8> {
     }
     chunk.extend_from_slice(content);
     // Scanned first: decoding believes the counts that it reads.
-    if scan(&chunk).is_ok()
+    if scan(&chunk, shape).is_ok()
         && let Ok(Ok(change)) = fenced(|| Change::from_bytes(chunk.clone()))
     {
         chunk[4..8].copy_from_slice(&change.hash().0[..4]);

@@ -2,15 +2,19 @@
 //!
 //! Columns of a change are run-length encoded: ten bytes can claim a billion operations, and
 //! automerge would visit each. This scan walks the runs without expanding them, and lets through
-//! only the columns that our documents use, so that lists, texts, marks and counters never reach
-//! automerge's own parser.
+//! only the columns that documents of the shape use, so that lists, marks and counters never reach
+//! automerge's own parser, and texts only that of a file.
 //!
 //! Layout of a change chunk: <https://automerge.org/automerge-binary-format-spec/>.
+
+use crate::{document::Shape, file::MAX_FILE};
 
 /// Most operations of one change.
 pub const MAX_OPS: u64 = 1024;
 /// Most references to overwritten operations in one change.
 pub const MAX_PREDS: u64 = 4096;
+/// Most operations of one change of a file: its text goes and another comes, a character each.
+pub const MAX_FILE_OPS: u64 = 2 * MAX_FILE as u64 + MAX_OPS;
 /// Most other actors that a change names.
 const MAX_ACTORS: u64 = 512;
 /// Most dependencies that a change names: the fragment's, and the genesis.
@@ -22,6 +26,7 @@ const MAGIC: [u8; 4] = [0x85, 0x6f, 0x4a, 0x83];
 const CHANGE_CHUNK: u8 = 1;
 const COMPRESSED_CHUNK: u8 = 2;
 const ACTOR_LEN: u64 = 16;
+const MAX_COLUMNS: u64 = 12;
 
 /// What is wrong with the bytes of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,8 +41,32 @@ pub(crate) enum ScanError {
 
 use ScanError::{Malformed, TooMany};
 
+/// What a change of a shape may claim.
+struct Limits {
+    operations: u64,
+    overwritten: u64,
+    has_text: bool,
+}
+
+impl Limits {
+    fn of(shape: Shape) -> Self {
+        match shape {
+            Shape::Memory | Shape::Context => Self {
+                operations: MAX_OPS,
+                overwritten: MAX_PREDS,
+                has_text: false,
+            },
+            Shape::File => Self {
+                operations: MAX_FILE_OPS,
+                overwritten: MAX_FILE_OPS,
+                has_text: true,
+            },
+        }
+    }
+}
+
 /// Checks the frame and the counts of one uncompressed change chunk.
-pub(crate) fn scan(bytes: &[u8]) -> Result<(), ScanError> {
+pub(crate) fn scan(bytes: &[u8], shape: Shape) -> Result<(), ScanError> {
     let mut input = Cursor { rest: bytes };
     if input.take(4)? != MAGIC {
         return Err(Malformed("magic"));
@@ -74,13 +103,13 @@ pub(crate) fn scan(bytes: &[u8]) -> Result<(), ScanError> {
         }
         input.skip(ACTOR_LEN)?;
     }
-    columns(&mut input)
+    columns(&mut input, &Limits::of(shape))
 }
 
-fn columns(input: &mut Cursor<'_>) -> Result<(), ScanError> {
+fn columns(input: &mut Cursor<'_>, limits: &Limits) -> Result<(), ScanError> {
     let count = input.uleb()?;
-    at_most(count, 10, "columns")?;
-    let mut specs = Vec::with_capacity(10);
+    at_most(count, MAX_COLUMNS, "columns")?;
+    let mut specs = Vec::with_capacity(12);
     for _ in 0..count {
         specs.push((input.uleb()?, input.uleb()?));
     }
@@ -94,28 +123,31 @@ fn columns(input: &mut Cursor<'_>) -> Result<(), ScanError> {
         };
         let (rows, limit) = match spec {
             // obj actor, obj counter, pred actor; actors are indexes.
-            0x01 | 0x02 => (column.runs(Cursor::uleb)?.rows, MAX_OPS),
-            0x71 => (column.runs(Cursor::uleb)?.rows, MAX_PREDS),
+            0x01 | 0x02 => (column.runs(Cursor::uleb)?.rows, limits.operations),
+            0x71 => (column.runs(Cursor::uleb)?.rows, limits.overwritten),
+            // element actor; element counter, delta encoded
+            0x11 if limits.has_text => (column.runs(Cursor::uleb)?.rows, limits.operations),
+            0x13 if limits.has_text => (column.runs(Cursor::sleb)?.rows, limits.operations),
             // map key
-            0x15 => (column.runs(Cursor::text)?.rows, MAX_OPS),
+            0x15 => (column.runs(Cursor::text)?.rows, limits.operations),
             // insert
-            0x34 => (column.booleans()?, MAX_OPS),
+            0x34 => (column.booleans()?, limits.operations),
             // action
             0x42 => {
                 operations = column.runs(Cursor::uleb)?.rows;
-                (operations, MAX_OPS)
+                (operations, limits.operations)
             }
             // value metadata, value bytes
-            0x56 => (column.runs(Cursor::uleb)?.rows, MAX_OPS),
-            0x57 => (0, MAX_OPS),
+            0x56 => (column.runs(Cursor::uleb)?.rows, limits.operations),
+            0x57 => (0, limits.operations),
             // pred count: its values add up to the rows of the two pred columns.
             0x70 => {
                 let runs = column.runs(Cursor::uleb)?;
-                at_most(runs.sum, MAX_PREDS, "overwritten operations")?;
-                (runs.rows, MAX_OPS)
+                at_most(runs.sum, limits.overwritten, "overwritten operations")?;
+                (runs.rows, limits.operations)
             }
             // pred counter, delta encoded
-            0x73 => (column.runs(Cursor::sleb)?.rows, MAX_PREDS),
+            0x73 => (column.runs(Cursor::sleb)?.rows, limits.overwritten),
             _ => return Err(Malformed("column")),
         };
         at_most(rows, limit, "rows")?;

@@ -8,6 +8,7 @@ use automerge::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::text::TextCheck;
 use crate::{
     Draft, Header,
     context::{
@@ -15,8 +16,8 @@ use crate::{
         Note, SandboxRef,
     },
     document::{
-        At, DocIndex, DocKey, MAPS, REGISTERS, STATEMENT, Shape, Statement, context_doc, entry_key,
-        from_canonical, genesis, keyed_doc, single_doc,
+        At, DocIndex, DocKey, FILE, FileMark, MAPS, REGISTERS, STATEMENT, Shape, Statement,
+        context_doc, entry_key, file_doc, from_canonical, genesis, keyed_doc, single_doc,
     },
     item::{MAX_TASK, at_most, not_empty},
 };
@@ -27,6 +28,8 @@ pub(super) struct Allowed {
     pub(super) registers: Vec<(u8, u64)>,
     /// What it states, on a memory.
     pub(super) statement: Option<Draft>,
+    /// Which operations put a character into a text: the first of each run, and how many.
+    pub(super) inserts: Vec<(u64, u64)>,
 }
 
 /// Checks every operation.
@@ -48,6 +51,7 @@ pub(super) fn check_schema(
         entries: BTreeSet::new(),
         bytes: 0,
         statement: None,
+        text: TextCheck::default(),
     };
     for (counter, operation) in (change.start_op().get()..).zip(operations) {
         check.operation(counter, operation)?;
@@ -60,9 +64,13 @@ pub(super) fn check_schema(
         Shape::Context if closure.is_empty() && !check.writes(0) => {
             Err("the first change must name the task".into())
         }
-        Shape::Memory | Shape::Context => Ok(Allowed {
+        Shape::File if check.registers.len() != 1 => {
+            Err("a change of a file says once where it is".into())
+        }
+        Shape::Memory | Shape::Context | Shape::File => Ok(Allowed {
             registers: check.registers,
             statement: check.statement,
+            inserts: check.text.inserts,
         }),
     }
 }
@@ -77,10 +85,23 @@ struct Check<'a> {
     entries: BTreeSet<(usize, usize)>,
     bytes: usize,
     statement: Option<Draft>,
+    text: TextCheck,
 }
 
 impl Check<'_> {
     fn operation(&mut self, counter: u64, operation: &Op) -> Result<(), String> {
+        if let ObjectId::Id(object) = &operation.obj
+            && self.key.shape == Shape::File
+        {
+            let genesis = genesis(Shape::File);
+            if object.actor() != &genesis.actor || !genesis.is_text(object.counter()) {
+                return Err("there is no such text".into());
+            }
+            let own = self.change.actor_id().to_bytes();
+            return self
+                .text
+                .operation(self.index, self.closure, own, counter, operation);
+        }
         let OpType::Put(ScalarValue::Str(text)) = &operation.action else {
             return Err("only strings may be put".into());
         };
@@ -97,6 +118,18 @@ impl Check<'_> {
                 }
                 self.register(0, counter, operation)?;
                 self.statement(text)
+            }
+            (ObjectId::Root, Shape::File) => {
+                if name != FILE {
+                    return Err("a file has no such register".into());
+                }
+                self.register(0, counter, operation)?;
+                let mark = self.stamped::<FileMark>(text)?.value;
+                if file_doc(&self.key.space, &mark.path) == self.key.doc {
+                    Ok(())
+                } else {
+                    Err("the document is of another file".into())
+                }
             }
             (ObjectId::Root, Shape::Context) => {
                 let register = REGISTERS.iter().position(|register| register == name);

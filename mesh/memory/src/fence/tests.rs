@@ -7,6 +7,7 @@ use automerge::{
 use bytes::Bytes;
 use rhizome_identity::{AgentId, Hash, MeshId, NodeId, SpaceId};
 
+mod files;
 mod mutations;
 
 use super::*;
@@ -518,5 +519,9 @@ fn the_genesis_changes_are_what_they_have_always_been() {
     assert_eq!(
         hash(crate::document::Shape::Context),
         "367442b82ef77b7bb0266fffa60ee11390505b9753aee42276e93a35ee26aeda"
+    );
+    assert_eq!(
+        hash(crate::document::Shape::File),
+        "a5a6f5e2e5e6ea00bde1c8d610cc5f8e71e88b44ba672175e1c232b82f3956b2"
     );
 }

@@ -1,5 +1,7 @@
 //! How large a field may be.
 
+use crate::Kind;
+
 /// A field that is larger than a memory or a context may carry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -30,9 +32,12 @@ pub enum BoundsError {
         /// The field.
         field: &'static str,
     },
-    /// A context was given as the kind of a memory.
-    #[error("`context` is no kind of memory")]
-    NotAMemory,
+    /// A context or a file was given as the kind of a memory.
+    #[error("`{kind}` is no kind of memory")]
+    NotAMemory {
+        /// The kind.
+        kind: Kind,
+    },
     /// A patch of a context that says nothing.
     #[error("the checkpoint changes nothing")]
     Nothing,
@@ -49,7 +54,8 @@ impl BoundsError {
             Self::TooLong { field, limit, .. } => format!("shorten `{field}` to {limit} bytes"),
             Self::TooMany { field, limit, .. } => format!("keep the {limit} entries of `{field}` that matter most"),
             Self::Blank { field } => format!("say something in `{field}`"),
-            Self::NotAMemory => "checkpoint a context instead".into(),
+            Self::NotAMemory { kind: Kind::File } => "write the file by its path instead".into(),
+            Self::NotAMemory { .. } => "checkpoint a context instead".into(),
             Self::Nothing => "give at least one of goal, status, explored, decisions, errors, questions, next, artifacts, sandbox".into(),
         })
     }

@@ -19,7 +19,7 @@ use super::{
     state::{ChainTip, Inner},
 };
 use crate::{
-    ComposeContext, ComposeError, Composed, FRAGMENT_VERSION, Header, Hlc, LogError,
+    ComposeContext, ComposeError, Composed, FRAGMENT_VERSION, FileText, Header, Hlc, LogError,
     MAX_AUTH_HEADS, MAX_BODY, View, fragment::Unsigned, now_ms, view::What,
 };
 
@@ -75,7 +75,7 @@ impl Inner {
         space: SpaceId,
         fingerprint: Hash,
         what: What<'_>,
-    ) -> Result<Published, PublishError> {
+    ) -> Result<(Published, Option<FileText>), PublishError> {
         let template = self.template(agent, space, fingerprint)?;
         let mut attempts = 0..ATTEMPTS;
         loop {
@@ -90,7 +90,10 @@ impl Inner {
                 what => self.compose_shared(agent, &template, what),
             };
             let refused = match placed {
-                Ok((composed, placed)) => return self.complete(agent, composed, placed),
+                Ok((mut composed, placed)) => {
+                    let file = composed.file.take();
+                    return Ok((self.complete(agent, composed, placed)?, file));
+                }
                 Err(Unplaced::Stale) => PublishError::Storage(LogError::Interrupted),
                 Err(Unplaced::Refused(error @ PublishError::Compose(ComposeError::Busy))) => {
                     self.applier.wait_for_progress();

@@ -2,7 +2,10 @@
 
 use rhizome_identity::{AgentId, Hash, RecordError, SpaceId};
 
-use crate::{ContextPatch, DocId, Draft, FragmentId, Hlc, Verdict, store::SEGMENT_BYTES};
+use crate::{
+    ContextPatch, DocId, Draft, FileEdit, FilePath, FileText, FragmentId, Hlc, Verdict,
+    store::SEGMENT_BYTES,
+};
 
 /// How a replica works.
 #[derive(Debug, Clone)]
@@ -42,6 +45,28 @@ pub struct CheckpointRequest {
     pub patch: ContextPatch,
     /// The runtime it was found in.
     pub fingerprint: Hash,
+}
+
+/// An edit of a file.
+#[derive(Debug, Clone)]
+pub struct FileRequest {
+    /// The space the file lives in.
+    pub space: SpaceId,
+    /// The file.
+    pub path: FilePath,
+    /// What to do to it.
+    pub edit: FileEdit,
+    /// The runtime it is done in.
+    pub fingerprint: Hash,
+}
+
+/// An edit of a file that is durable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Edited {
+    /// The fragment.
+    pub published: Published,
+    /// What it came upon and what it left.
+    pub text: FileText,
 }
 
 /// A fragment of ours that is durable.

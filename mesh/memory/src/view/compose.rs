@@ -8,12 +8,15 @@ use super::{
     live::Live,
 };
 use crate::{
-    BoundsError, ContextPatch, Draft, FragmentId, Kind,
+    BoundsError, ContextPatch, Draft, FileEdit, FilePath, FileText, FragmentId, Kind,
     document::{
-        DocKey, Statement, actor, context_doc, first_statement, genesis, keyed_doc, single_doc,
-        to_canonical, write_memory, write_patch,
+        DocKey, Shape, Statement, WriteError, actor, context_doc, file_doc, first_statement,
+        genesis, keyed_doc, single_doc, to_canonical, write_file, write_memory, write_patch,
     },
-    fence::{MAX_AUTHOR_BYTES, MAX_CHANGE, MAX_CHANGES_PER_AUTHOR, fenced},
+    fence::{
+        MAX_AUTHOR_BYTES, MAX_CHANGE, MAX_CHANGES_PER_AUTHOR, MAX_FILE_OPS,
+        MAX_FILE_OPS_PER_AUTHOR, fenced,
+    },
     fragment::MAX_DEPS,
     item::{MAX_TASK, at_most, not_empty},
 };
@@ -28,6 +31,8 @@ pub(crate) enum What<'a> {
     Draft(&'a Draft),
     /// A change of the working context of a task.
     Patch(&'a str, &'a ContextPatch),
+    /// An edit of a file.
+    File(&'a FilePath, &'a FileEdit),
 }
 
 /// What a new change builds on.
@@ -138,6 +143,7 @@ fn key_of(ctx: &ComposeContext, what: What<'_>) -> Result<DocKey, ComposeError> 
             let doc = context_doc(&ctx.space, task);
             Ok(DocKey::context(ctx.space, doc))
         }
+        What::File(path, _) => Ok(DocKey::file(ctx.space, file_doc(&ctx.space, path))),
     }
 }
 
@@ -176,9 +182,17 @@ fn compose_on(
             limit: MAX_CHANGES_PER_AUTHOR,
         });
     }
+    if key.shape == Shape::File
+        && own_operations(live, &actor) > MAX_FILE_OPS_PER_AUTHOR - MAX_FILE_OPS
+    {
+        return Err(ComposeError::Full {
+            changes: budget.0,
+            limit: MAX_CHANGES_PER_AUTHOR,
+        });
+    }
     let is_first = live.index.len() == 0 && document.pending.is_empty();
-    let change = match what {
-        What::Draft(draft) if is_first => checked_size("draft", first(ctx, draft, actor))?,
+    let (change, file) = match what {
+        What::Draft(draft) if is_first => (checked_size("draft", first(ctx, draft, actor))?, None),
         _ => compose_upon(document, ctx, what, actor)?,
     };
     let composed = Composed {
@@ -186,6 +200,7 @@ fn compose_on(
         kind: kind_of(what),
         change: change.raw_bytes().to_vec(),
         deps: named_deps(key, document, &change)?,
+        file,
     };
     document.pending.push(Pending {
         change,
@@ -200,23 +215,33 @@ fn compose_upon(
     ctx: ComposeContext,
     what: What<'_>,
     actor: ActorId,
-) -> Result<Change, ComposeError> {
+) -> Result<(Change, Option<FileText>), ComposeError> {
     let mut base = base(document, &actor)?;
     let (field, written) = match what {
         What::Draft(draft) => (
             "draft",
-            write_memory(&mut base.document, actor, &base.heads, ctx.now, draft),
+            write_memory(&mut base.document, actor, &base.heads, ctx.now, draft)
+                .map(|change| (change, None)),
         ),
         What::Patch(task, patch) => (
             "patch",
-            write_patch(&mut base.document, actor, &base.heads, ctx.now, task, patch),
+            write_patch(&mut base.document, actor, &base.heads, ctx.now, task, patch)
+                .map(|change| (change, None)),
+        ),
+        What::File(path, edit) => (
+            "edit",
+            write_file(&mut base.document, actor, &base.heads, ctx.now, path, edit)
+                .map(|(change, texts)| (change, Some(texts))),
         ),
     };
     let failed = |error: String| ComposeError::Automerge(error);
-    let written = written.map_err(|error| failed(error.to_string()))?;
+    let (written, file) = written.map_err(|error| match error {
+        WriteError::File(error) => ComposeError::File(error),
+        error => failed(error.to_string()),
+    })?;
     let change = Change::from_bytes(written).map_err(|error| failed(error.to_string()))?;
     document.tip = Some(base.document);
-    checked_size(field, change)
+    Ok((checked_size(field, change)?, file))
 }
 
 /// Takes the document's tip, or puts what is on its way on top of the document, so that changes
@@ -265,6 +290,7 @@ fn kind_of(what: What<'_>) -> Kind {
     match what {
         What::Draft(draft) => draft.kind,
         What::Patch(..) => Kind::Context,
+        What::File(..) => Kind::File,
     }
 }
 
@@ -306,6 +332,7 @@ pub(super) fn compose_new(ctx: ComposeContext, draft: &Draft) -> Result<Composed
         kind: draft.kind,
         change: change.raw_bytes().to_vec(),
         deps: Vec::new(),
+        file: None,
     })
 }
 
@@ -336,4 +363,11 @@ fn own_use(live: &Live, actor: &ActorId) -> (u64, u64) {
     live.index.last_of(&actor).map_or((0, 0), |last| {
         (live.index.at(last).seq, live.index.at(last).author_bytes)
     })
+}
+
+/// Returns how many operations this author's changes of the document have.
+fn own_operations(live: &Live, actor: &ActorId) -> u64 {
+    let actor = <[u8; 16]>::try_from(actor.to_bytes()).expect("our actors have 16 bytes");
+    let last = live.index.last_of(&actor);
+    last.map_or(0, |last| live.index.at(last).author_ops)
 }

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use crate::BoundsError;
+use crate::{BoundsError, FileError};
 
 /// Why nothing was composed.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +24,9 @@ pub enum ComposeError {
     /// An earlier change of this document was composed, but not yet named by its fragment.
     #[error("an earlier change of this document is still being published")]
     Busy,
+    /// The file is not as the edit needs it.
+    #[error("the file cannot be edited so")]
+    File(#[source] FileError),
     /// automerge failed.
     #[error("automerge failed: {0}")]
     Automerge(String),
@@ -40,6 +43,7 @@ impl ComposeError {
             Self::Bounds(error) => error.hint(),
             Self::Full { .. } => Some("begin a new task, or publish under another key".into()),
             Self::Busy => Some("try again".into()),
+            Self::File(error) => Some(error.hint().into()),
             Self::Automerge(_) => None,
             Self::View(error) => error.hint(),
         }

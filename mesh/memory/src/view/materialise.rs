@@ -11,8 +11,8 @@ use super::{
     tables::Tables,
 };
 use crate::{
-    ContextSummary, DocId, Hlc,
-    document::{DocIndex, DocKey, Shape, context_summary, memory_item},
+    ContextSummary, DocId, FileSummary, Hlc,
+    document::{DocIndex, DocKey, Shape, context_summary, file_material, memory_item},
     item::MemoryItem,
 };
 
@@ -20,6 +20,7 @@ use crate::{
 pub(super) enum Material {
     Context(Box<ContextSummary>),
     Memory(Box<MemoryItem>),
+    File(Box<(MemoryItem, FileSummary)>),
 }
 
 /// Reads a document; `None` if it says nothing yet.
@@ -34,6 +35,8 @@ pub(super) fn read_material(
         Shape::Memory => {
             memory_item(key, document, index).map(|item| Material::Memory(Box::new(item)))
         }
+        Shape::File => file_material(key, document, index, &|_| true)
+            .map(|file| Material::File(Box::new(file))),
     }
 }
 
@@ -52,46 +55,61 @@ pub(super) fn materialise(
             let json = serde_json::to_vec(&summary).expect("a summary has string keys only");
             tables.summaries.insert(row, &json[..])?;
         }
-        Some(Material::Memory(item)) => {
-            let item = *item;
-            let before = tables
-                .items
-                .get(row)?
-                .map(|row| decode_item(row.value()))
-                .transpose()?;
-            if let Some(before) = &before {
-                tables.order.remove(&order_row(key, before.hlc)[..])?;
-            }
+        Some(Material::File(file)) => {
+            let (item, summary) = *file;
+            let json = serde_json::to_vec(&summary).expect("a summary has string keys only");
+            tables.summaries.insert(row, &json[..])?;
+            renew(tables, key, item, generation, fresh)?;
+        }
+        Some(Material::Memory(item)) => renew(tables, key, *item, generation, fresh)?,
+    }
+    Ok(())
+}
+
+/// Renews an item, and what it is found by.
+fn renew(
+    tables: &mut Tables<'_>,
+    key: &DocKey,
+    item: MemoryItem,
+    generation: u64,
+    fresh: &mut Fresh,
+) -> Result<(), ViewError> {
+    let row = &key.to_bytes()[..];
+    let before = tables
+        .items
+        .get(row)?
+        .map(|row| decode_item(row.value()))
+        .transpose()?;
+    if let Some(before) = &before {
+        tables.order.remove(&order_row(key, before.hlc)[..])?;
+    }
+    tables
+        .order
+        .insert(&order_row(key, item.hlc)[..], &[item.kind.number()][..])?;
+    let links = |item: &MemoryItem| item.supersedes.iter().copied().collect::<BTreeSet<DocId>>();
+    for gone in before.iter().flat_map(links) {
+        tables.superseded.remove(&superseded_row(key, &gone)[..])?;
+    }
+    for replaced in links(&item) {
+        if replaced != item.doc {
             tables
-                .order
-                .insert(&order_row(key, item.hlc)[..], &[item.kind.number()][..])?;
-            let links =
-                |item: &MemoryItem| item.supersedes.iter().copied().collect::<BTreeSet<DocId>>();
-            for gone in before.iter().flat_map(links) {
-                tables.superseded.remove(&superseded_row(key, &gone)[..])?;
-            }
-            for replaced in links(&item) {
-                if replaced != item.doc {
-                    tables
-                        .superseded
-                        .insert(&superseded_row(key, &replaced)[..], &[][..])?;
-                }
-            }
-            let json = serde_json::to_vec(&item).expect("an item has string keys only");
-            tables.items.insert(row, &json[..])?;
-            tables
-                .unindexed
-                .insert(row, &generation.to_be_bytes()[..])?;
-            // Twice in one batch, it is as new as the first time.
-            let is_new = before.is_none() || fresh.get(key).is_some_and(|first| first.is_new);
-            let renewed = Renewed {
-                generation,
-                item,
-                is_new,
-            };
-            fresh.insert(*key, renewed);
+                .superseded
+                .insert(&superseded_row(key, &replaced)[..], &[][..])?;
         }
     }
+    let json = serde_json::to_vec(&item).expect("an item has string keys only");
+    tables.items.insert(row, &json[..])?;
+    tables
+        .unindexed
+        .insert(row, &generation.to_be_bytes()[..])?;
+    // Twice in one batch, it is as new as the first time.
+    let is_new = before.is_none() || fresh.get(key).is_some_and(|first| first.is_new);
+    let renewed = Renewed {
+        generation,
+        item,
+        is_new,
+    };
+    fresh.insert(*key, renewed);
     Ok(())
 }
 

@@ -13,9 +13,9 @@ use super::{
     tables::{ReadTables, guarded, with_prefix},
 };
 use crate::{
-    ContextState, ContextSummary, DocId, FragmentId, Hit, Kind, MemoryItem, RecallError,
-    RecallQuery,
-    document::{DocKey, context_doc},
+    ContextState, ContextSummary, DocId, FilePath, FileSummary, FragmentId, Hit, Kind, MAX_FILES,
+    MemoryItem, RecallError, RecallQuery,
+    document::{DocKey, RETRACTED, Shape, context_doc, file_doc},
     recall::recall,
 };
 
@@ -23,6 +23,8 @@ use crate::{
 const MAX_SUPERSEDED_BY: usize = 64;
 /// Items of one answer, at most.
 const MAX_LIST: usize = 10_000;
+/// Where the row of a document says its shape.
+const SHAPE_AT: usize = 32;
 /// Items of one answer, if the question does not say.
 const DEFAULT_LIST: usize = 50;
 
@@ -66,7 +68,8 @@ impl Reader {
     pub fn recall(&self, query: &RecallQuery) -> Result<Vec<Hit>, RecallError> {
         let found = self.guarded(|| {
             let tables = self.shared.store.read()?;
-            Ok(recall(&self.shared.search, query, |key| item(&tables, key)))
+            let standing = |key: &_| Ok(item(&tables, key)?.filter(|item| !is_deleted(item)));
+            Ok(recall(&self.shared.search, query, standing))
         })?;
         if let Err(RecallError::Index(_)) = &found {
             self.shared.store.condemn();
@@ -79,7 +82,32 @@ impl Reader {
     /// # Errors
     /// If the database fails.
     pub fn memory(&self, space: &SpaceId, doc: &DocId) -> Result<Option<MemoryItem>, ViewError> {
-        self.guarded(|| item(&self.shared.store.read()?, &DocKey::memory(*space, *doc)))
+        self.guarded(|| {
+            let tables = self.shared.store.read()?;
+            match item(&tables, &DocKey::memory(*space, *doc))? {
+                Some(found) => Ok(Some(found)),
+                None => item(&tables, &DocKey::file(*space, *doc)),
+            }
+        })
+    }
+
+    /// Returns a file that stands.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn file(&self, space: &SpaceId, path: &FilePath) -> Result<Option<MemoryItem>, ViewError> {
+        let key = DocKey::file(*space, file_doc(space, path));
+        let found = self.guarded(|| item(&self.shared.store.read()?, &key))?;
+        Ok(found.filter(|item| !is_deleted(item)))
+    }
+
+    /// Lists the files of a space that stand, in the order of their paths; at most
+    /// [`MAX_FILES`].
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn files(&self, space: &SpaceId) -> Result<Vec<FileSummary>, ViewError> {
+        self.guarded(|| self.read_files(space))
     }
 
     /// Lists memories, the newest first.
@@ -134,7 +162,9 @@ impl Reader {
             query.limit.min(MAX_LIST)
         };
         let tables = self.shared.store.read()?;
-        let wanted = |item: &MemoryItem| query.task.is_none() || item.task == query.task;
+        let wanted = |item: &MemoryItem| {
+            (query.task.is_none() || item.task == query.task) && !is_deleted(item)
+        };
         let mut items = Vec::new();
         let prefix = query
             .space
@@ -155,7 +185,11 @@ impl Reader {
                 continue;
             }
             let space = SpaceId::from_bytes(id_at(row.value(), 0)?);
-            let key = DocKey::memory(space, doc_at(row.value(), 40)?);
+            let key = DocKey {
+                space,
+                shape: shape_of(kind.value()),
+                doc: doc_at(row.value(), 40)?,
+            };
             items.extend(item(&tables, &key)?.filter(wanted));
             // Rows of one space come from the newest; those of several have to be merged first.
             if query.space.is_some() && items.len() >= limit {
@@ -185,14 +219,38 @@ impl Reader {
             .map(|space| space.as_bytes().to_vec())
             .unwrap_or_default();
         let mut contexts = Vec::new();
-        for (_, row) in with_prefix(&tables.summaries, &prefix, MAX_LIST)? {
-            let summary = serde_json::from_slice(&row)
-                .map_err(|_| ViewError::Damaged("a context's summary"))?;
-            contexts.push(summary);
+        for row in tables.summaries.range(&prefix[..]..)? {
+            let (row, summary) = row?;
+            if !row.value().starts_with(&prefix) || contexts.len() >= MAX_LIST {
+                break;
+            }
+            if row.value().get(SHAPE_AT) == Some(&(Shape::Context as u8)) {
+                let summary = serde_json::from_slice(summary.value())
+                    .map_err(|_| ViewError::Damaged("a context's summary"))?;
+                contexts.push(summary);
+            }
         }
         contexts
             .sort_by_key(|context: &ContextSummary| std::cmp::Reverse((context.hlc, context.doc)));
         Ok(contexts)
+    }
+
+    fn read_files(&self, space: &SpaceId) -> Result<Vec<FileSummary>, ViewError> {
+        let tables = self.shared.store.read()?;
+        let mut prefix = space.as_bytes().to_vec();
+        prefix.push(Shape::File as u8);
+        let mut files = Vec::new();
+        for row in tables.summaries.range(&prefix[..]..)? {
+            let (row, summary) = row?;
+            if !row.value().starts_with(&prefix) || files.len() >= MAX_FILES {
+                break;
+            }
+            let file: FileSummary = serde_json::from_slice(summary.value())
+                .map_err(|_| ViewError::Damaged("a file's summary"))?;
+            files.extend((!file.deleted).then_some(file));
+        }
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(files)
     }
 
     fn read_quarantine(
@@ -228,6 +286,18 @@ fn item(tables: &ReadTables, key: &DocKey) -> Result<Option<MemoryItem>, ViewErr
         item.superseded_by.push(doc_at(&row, 64)?);
     }
     Ok(Some(item))
+}
+
+/// Returns whether this is a file that was deleted; why and watch still show it.
+fn is_deleted(item: &MemoryItem) -> bool {
+    item.kind == Kind::File && item.fields.contains_key(RETRACTED)
+}
+
+fn shape_of(kind: &[u8]) -> Shape {
+    match kind {
+        [number] => Kind::from_number(*number).map_or(Shape::Memory, Shape::of),
+        _ => Shape::Memory,
+    }
 }
 
 fn newest(items: &mut Vec<MemoryItem>, limit: usize) {

@@ -56,11 +56,11 @@ fn mutate(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8]) {
 }
 
 /// Puts the mutated content of a chunk under a fitting length and checksum: an enemy would.
-fn reframe(content: &[u8]) -> Vec<u8> {
+fn reframe(content: &[u8], shape: Shape) -> Vec<u8> {
     let mut chunk = vec![0x85, 0x6f, 0x4a, 0x83, 0, 0, 0, 0, 1];
     chunk.extend(leb(content.len() as u64));
     chunk.extend(content);
-    if scan(&chunk).is_ok()
+    if scan(&chunk, shape).is_ok()
         && let Ok(Ok(change)) = fenced(|| Change::from_bytes(chunk.clone()))
     {
         chunk[4..8].copy_from_slice(&change.hash().0[..4]);
@@ -77,7 +77,8 @@ fn content(chunk: &[u8]) -> &[u8] {
 fn mutated_changes_by_the_ten_thousand_neither_panic_nor_poison_a_document() {
     let seed = 0x5eed_0001;
     let mut random = Random(seed);
-    let cases = cases();
+    let mut cases = cases();
+    cases.extend(files::cases());
     let mut taken = 0;
     let mut reasons: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
     for round in 0..12_000 {
@@ -90,7 +91,7 @@ fn mutated_changes_by_the_ten_thousand_neither_panic_nor_poison_a_document() {
         } else {
             let mut bytes = content(&valid.change).to_vec();
             mutate(&mut random, &mut bytes, content(other));
-            reframe(&bytes)
+            reframe(&bytes, doc.key.shape)
         };
         if change == valid.change {
             continue;
@@ -108,6 +109,7 @@ fn mutated_changes_by_the_ten_thousand_neither_panic_nor_poison_a_document() {
                     Shape::Memory if valid.header.kind == Kind::Error => continue,
                     Shape::Memory => after.compose_memory(EVE, Hlc::from_ms(9), &draft("next")),
                     Shape::Context => after.compose_patch(EVE, Hlc::from_ms(9), &patch(9)),
+                    Shape::File => files::compose(&after, EVE, 9, &files::write("next\n")),
                 };
                 assert_eq!(after.take(&next), Ok(()), "seed {seed:#x}, round {round}");
             }
@@ -141,14 +143,15 @@ fn what_automerge_does_not_survive_stays_behind_the_last_fence() {
     // The checks before the last are left out: only decoding stands before automerge.
     let seed = 0x5eed_0002;
     let mut random = Random(seed);
-    let cases = cases();
+    let mut cases = cases();
+    cases.extend(files::cases());
     let (mut taken, mut refused, mut panicked) = (0, 0, 0);
     for round in 0..6_000 {
         let (doc, valid) = &cases[round % cases.len()];
         let mut bytes = content(&valid.change).to_vec();
         mutate(&mut random, &mut bytes, content(&valid.change));
-        let bytes = reframe(&bytes);
-        if scan(&bytes).is_err() {
+        let bytes = reframe(&bytes, doc.key.shape);
+        if scan(&bytes, doc.key.shape).is_err() {
             continue;
         }
         let Ok(Ok(change)) = fenced(|| Change::from_bytes(bytes)) else {
