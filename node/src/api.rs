@@ -8,6 +8,7 @@ pub mod types;
 mod exec_pump;
 pub mod exec_routes;
 pub(crate) mod extract;
+mod file_routes;
 mod image_routes;
 mod lifecycle_routes;
 pub(crate) mod listen;

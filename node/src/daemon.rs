@@ -13,6 +13,7 @@ mod detach;
 mod doctor;
 mod exec;
 pub(crate) mod fail;
+pub(crate) mod files;
 mod image;
 mod invite;
 pub(crate) mod lifecycle;

@@ -9,6 +9,7 @@
 //! `docs/mcp.md` describes all of it for people.
 
 pub(crate) mod answer;
+mod files;
 pub(crate) mod http;
 mod native;
 pub(crate) mod pipe;

@@ -10,6 +10,8 @@ mod crash;
 mod disk;
 #[path = "daemon/drivers.rs"]
 mod drivers;
+#[path = "daemon/files.rs"]
+mod files;
 #[path = "daemon/gap.rs"]
 mod gap;
 #[path = "daemon/hosts.rs"]

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::{
     exec_routes,
     extract::{JsonBody, Lines, Params, parse_json, read_body},
-    image_routes, lifecycle_routes, network_routes, pool_routes, sandbox_routes,
+    file_routes, image_routes, lifecycle_routes, network_routes, pool_routes, sandbox_routes,
     types::{
         Done,
         audit::{AuditPage, AuditParams},
@@ -141,6 +141,7 @@ fn shared() -> Router<Arc<Node>> {
         .route("/v1/context", get(context))
         .route("/v1/context/checkpoint", post(checkpoint))
         .route("/v1/contexts", get(contexts))
+        .merge(file_routes::routes())
         .merge(mcp::http::routes())
 }
 

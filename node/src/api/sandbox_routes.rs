@@ -45,7 +45,7 @@ pub(super) fn routes() -> Router<Arc<Node>> {
         .route("/v1/sandboxes/{sandbox}/logs", get(logs))
         .route(
             "/v1/sandboxes/{sandbox}/file",
-            get(read_file).put(write_file),
+            get(read_file).put(write_file).delete(remove_file),
         )
         .route("/v1/sandboxes/{sandbox}/stat", get(stat))
         .route("/v1/sandboxes/{sandbox}/dir", put(make_dir).get(list_dir))
@@ -184,6 +184,15 @@ async fn read_file(
         mode.parse().expect("octal digits make a header"),
     );
     Ok(response)
+}
+
+async fn remove_file(
+    State(node): Shared,
+    Path(sandbox): Path<String>,
+    Params(params): Params<PathParams>,
+) -> Answer<Done> {
+    node.remove_file(&sandbox, &absolute(&params)?).await?;
+    Ok(Json(Done::default()))
 }
 
 async fn write_file(

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub mod audit;
 pub mod context;
+pub mod file;
 pub mod image;
 pub mod lifecycle;
 pub mod memory;

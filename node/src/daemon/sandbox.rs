@@ -346,6 +346,13 @@ impl Node {
         opened.map_err(|error| fail::sandbox(&error))
     }
 
+    /// Removes a file, a link or an empty directory.
+    pub(crate) async fn remove_file(&self, wanted: &str, path: &str) -> Result<(), ApiError> {
+        let id = self.find_sandbox(wanted)?.id;
+        let removed = self.sandboxes()?.remove(&id, path, false).await;
+        removed.map_err(|error| fail::sandbox(&error))
+    }
+
     pub(crate) async fn write_file(
         &self,
         wanted: &str,

@@ -7,13 +7,16 @@ use rmcp::{
     model::{CallToolResult, JsonObject, ReadResourceResult, Resource, Tool},
 };
 
-use super::{native::Native, session::Session};
+use super::{files::Files, native::Native, session::Session};
 use crate::api::types::memory::WatchEvent;
 
 /// The profile of whoever names none.
 pub(crate) const DEFAULT: &str = "native";
 /// Every profile, by the name that a user gives; each costs nothing until it is named.
-const KNOWN: &[(&str, fn() -> Arc<dyn Profile>)] = &[("native", || Arc::new(Native))];
+const KNOWN: &[(&str, fn() -> Arc<dyn Profile>)] = &[
+    ("native", || Arc::new(Native)),
+    ("files", || Arc::new(Files)),
+];
 
 /// One set of tools and resources.
 pub(crate) trait Profile: Send + Sync + 'static {

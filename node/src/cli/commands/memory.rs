@@ -1,5 +1,7 @@
 //! `rhizome memory publish|recall|show|list|watch|why`.
 
+mod files;
+
 use std::{collections::BTreeMap, io::Read};
 
 use clap::{Args, Subcommand};
@@ -70,6 +72,9 @@ pub(crate) enum Verb {
         /// Fragment id, or a unique prefix of it
         fragment: String,
     },
+    /// List and show files of memory, and sync them with directories
+    #[command(subcommand)]
+    Files(files::Verb),
 }
 
 /// What to publish.
@@ -169,6 +174,7 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
             watch(context, &with_query("/v1/watch", &query)).await
         }
         Verb::Why { fragment } => why(context, &fragment).await,
+        Verb::Files(verb) => files::run(context, verb).await,
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn action<'a>(method: &Method, path: &'a str) -> Option<Action<'a>> {
     }
     let rest: Vec<&str> = parts.take(5).collect();
     let (noun, verb, on) = match rest[..] {
-        ["memory" | "recall" | "context", ..] => return None,
+        ["memory" | "recall" | "context" | "file", ..] => return None,
         // Each call is noted by itself.
         ["mcp", ..] => return None,
         ["mesh", verb] => ("mesh", verb, None),
@@ -45,11 +45,11 @@ pub(super) fn action<'a>(method: &Method, path: &'a str) -> Option<Action<'a>> {
         ["images", verb] if *method == Method::POST => ("image", verb, None),
         [many, on] if *method == Method::DELETE => (singular(many), removed(many), Some(on)),
         [many, on] => (singular(many), "change", Some(on)),
-        [many, on, "file"] => (singular(many), "write-file", Some(on)),
-        [many, on, "dir"] => (singular(many), "make-dir", Some(on)),
-        [many, on, verb] if *method == Method::DELETE && verb == "file" => {
+        [many, on, "file"] if *method == Method::DELETE => {
             (singular(many), "remove-file", Some(on))
         }
+        [many, on, "file"] => (singular(many), "write-file", Some(on)),
+        [many, on, "dir"] => (singular(many), "make-dir", Some(on)),
         // Reading a command on, or signalling it.
         [many, on, "execs", _, verb] => (singular(many), verb, Some(on)),
         [many, on, verb, ..] => (singular(many), verb, Some(on)),
