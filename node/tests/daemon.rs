@@ -12,6 +12,8 @@ mod disk;
 mod drivers;
 #[path = "daemon/files.rs"]
 mod files;
+#[path = "daemon/envd.rs"]
+mod envd;
 #[path = "daemon/gap.rs"]
 mod gap;
 #[path = "daemon/hosts.rs"]

