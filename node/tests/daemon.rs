@@ -10,10 +10,10 @@ mod crash;
 mod disk;
 #[path = "daemon/drivers.rs"]
 mod drivers;
-#[path = "daemon/files.rs"]
-mod files;
 #[path = "daemon/envd.rs"]
 mod envd;
+#[path = "daemon/files.rs"]
+mod files;
 #[path = "daemon/gap.rs"]
 mod gap;
 #[path = "daemon/hosts.rs"]
