@@ -13,8 +13,8 @@ pub(crate) use self::ui::utc;
 use self::{
     client::Client,
     commands::{
-        agent, audit, context, daemon, image, invite, memory, mesh, node, quota, resume, runtime,
-        sandbox, secret, snapshot, space, token, usage, volume,
+        agent, audit, context, daemon, image, invite, mcp, memory, mesh, node, quota, resume,
+        runtime, sandbox, secret, snapshot, space, token, usage, volume,
     },
     failure::Failure,
     ui::Ui,
@@ -95,6 +95,7 @@ Without a daemon nobody heeds leases: before removing a node for good, use `--sa
     /// Publish, recall and watch memories
     #[command(subcommand)]
     Memory(memory::Verb),
+    Mcp(mcp::Mcp),
     /// Checkpoint and resume an agent's working context
     #[command(subcommand)]
     Context(context::Verb),
@@ -210,6 +211,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Space(verb) => space::run(context, verb).await,
         Command::Agent(verb) => agent::run(context, verb).await,
         Command::Memory(verb) => memory::run(context, verb).await,
+        Command::Mcp(args) => mcp::run(context, args).await,
         Command::Context(verb) => context::run(context, verb).await,
         Command::Sandbox(args) => sandbox::run(context, args).await,
         Command::Audit(args) => audit::run(context, args).await,

@@ -6,6 +6,7 @@ pub(super) mod context;
 pub(super) mod daemon;
 pub(super) mod image;
 pub(super) mod invite;
+pub(super) mod mcp;
 pub(super) mod memory;
 pub(super) mod mesh;
 pub(super) mod node;

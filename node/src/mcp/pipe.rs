@@ -52,12 +52,21 @@ pub(super) async fn open(
         let (read, write) = tokio::io::split(TokioIo::new(connection));
         let transport = AsyncRwTransport::<RoleServer, _, _>::new(read, write)
             .with_max_line_length(MAX_MESSAGE_BYTES);
-        let server = Server::new(session, profiles);
-        let begun = serve_server_with_ct(server, transport, stop);
+        let server = Server::new(session.clone(), profiles);
+        let begun = serve_server_with_ct(server, transport, stop.clone());
         match tokio::time::timeout(INIT_TIMEOUT, begun).await {
             Ok(Ok(running)) => {
-                if let Err(error) = running.waiting().await {
-                    tracing::debug!(%error, "a client of MCP ended");
+                // What is cancelled still ends in order.
+                let revoked = async {
+                    session.revoked().await;
+                    stop.cancel();
+                    std::future::pending::<()>().await;
+                };
+                tokio::select! {
+                    ended = running.waiting() => if let Err(error) = ended {
+                        tracing::debug!(%error, "a client of MCP ended");
+                    },
+                    () = revoked => {}
                 }
             }
             Ok(Err(error)) => tracing::debug!(%error, "a client of MCP did not begin"),

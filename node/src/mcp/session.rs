@@ -92,13 +92,17 @@ impl Session {
         matches!(self.caller, Caller::Owner)
     }
 
+    /// Waits until the credential is taken back.
+    pub(crate) async fn revoked(&self) {
+        match &self.caller {
+            Caller::Token(holder) => holder.revoked.cancelled().await,
+            _ => std::future::pending().await,
+        }
+    }
+
     /// Returns whether this client may make sandboxes and work in them.
     pub(crate) fn may_sandbox(&self) -> bool {
-        match &self.caller {
-            Caller::Owner => true,
-            Caller::Token(holder) => holder.may_sandbox,
-            Caller::Guest(_) | Caller::Peer(_) => false,
-        }
+        self.caller.may_sandbox()
     }
 }
 

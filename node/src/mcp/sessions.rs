@@ -41,7 +41,11 @@ impl Doors {
         let (name, limit) = match caller {
             Caller::Owner => ("owner".to_owned(), MAX_OWNER_SESSIONS),
             Caller::Guest(guest) => (format!("sandbox/{}", guest.sandbox), MAX_SESSIONS),
-            Caller::Token(holder) => (format!("token/{}", holder.name), MAX_SESSIONS),
+            // Not by its name: another token may have it once this one is revoked.
+            Caller::Token(holder) => (
+                format!("token/{:p}", Arc::as_ptr(&holder.limits)),
+                MAX_SESSIONS,
+            ),
             Caller::Peer(_) => return None,
         };
         let mut doors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,7 +54,7 @@ impl Doors {
         }
         // As many entries as credentials are in use, give or take those that ended since.
         doors.retain(|_, door| Arc::strong_count(door) > 1 || !door.is_empty());
-        let made = Arc::new(Bounded::new(limit));
+        let made = Arc::new(Bounded::new(limit, Some(caller.clone())));
         doors.insert(name, Arc::clone(&made));
         Some(made)
     }
@@ -61,6 +65,8 @@ impl Doors {
 pub(super) struct Bounded {
     inner: LocalSessionManager,
     limit: usize,
+    /// Whose they are; kept, so that nobody else's limits come to lie at the same address.
+    _of: Option<Caller>,
     /// Held while a session is made: counting and adding is one step.
     making: tokio::sync::Mutex<()>,
 }
@@ -78,7 +84,7 @@ pub(super) enum SessionsError {
 }
 
 impl Bounded {
-    fn new(limit: usize) -> Self {
+    fn new(limit: usize, of: Option<Caller>) -> Self {
         let mut config = SessionConfig::default();
         config.keep_alive = Some(IDLE);
         config.init_timeout = Some(INIT_TIMEOUT);
@@ -87,6 +93,7 @@ impl Bounded {
         Self {
             inner,
             limit,
+            _of: of,
             making: tokio::sync::Mutex::default(),
         }
     }
@@ -177,7 +184,7 @@ mod tests {
 
     #[tokio::test]
     async fn there_are_so_many_sessions_and_no_more() {
-        let sessions = Bounded::new(2);
+        let sessions = Bounded::new(2, None);
         let (first, _transport) = sessions.create_session().await.unwrap();
         let (_, _other) = sessions.create_session().await.unwrap();
         assert_eq!(sessions.room().await, 0);

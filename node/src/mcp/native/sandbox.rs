@@ -19,7 +19,7 @@ use crate::{
         lifecycle::{LeaseBody, ResumeBody, SnapshotBody},
         sandbox::{ExecBody, SandboxBody},
     },
-    daemon::{names::Names, node::Node, sandbox::Bound},
+    daemon::{caller::Caller, names::Names, node::Node, sandbox::Bound},
     error::ApiError,
     mcp::{answer, session::Session, shown},
 };
@@ -161,31 +161,42 @@ async fn list(session: &Session) -> Result<CallToolResult, ApiError> {
 
 async fn run(session: &Session, asked: Asked) -> Result<CallToolResult, ApiError> {
     let node = &session.node;
-    // With a space its work can be found and woken elsewhere; without one it belongs to this node.
-    let spaces = session.space.clone().into_iter().collect::<Vec<_>>();
-    let agent = match (&session.agent, spaces.is_empty()) {
-        (None, true) => None,
-        (named, _) => {
-            let agent = session.caller.agent(node, named.as_deref()).await?;
-            Some(agent.id().to_string())
-        }
-    };
     let body = SandboxBody {
         name: asked.name.clone(),
         image: asked.image.clone(),
-        agent,
-        spaces,
         lease: Some(LeaseBody {
             for_ms: Some(LEASE_MS),
             ..LeaseBody::default()
         }),
         ..SandboxBody::default()
     };
+    let body = match &session.caller {
+        Caller::Token(holder) => {
+            let spaces = session.space.clone().into_iter().collect();
+            node.accept_sandbox_of(holder, SandboxBody { spaces, ..body })?
+        }
+        _ => bound(session, body).await?,
+    };
     let made = node.create_sandbox(body, silent()).await?.sandbox;
     if asked.command.is_none() {
         return Ok(state("run", &made.id, &made.state));
     }
     exec(node, "run", &made.id, &asked).await
+}
+
+/// Says whom a sandbox of the owner works for: without an agent and a space in the session, nobody.
+async fn bound(session: &Session, body: SandboxBody) -> Result<SandboxBody, ApiError> {
+    if session.agent.is_none() && session.space.is_none() {
+        return Ok(body);
+    }
+    let agent = session
+        .caller
+        .agent(&session.node, session.agent.as_deref());
+    Ok(SandboxBody {
+        agent: Some(agent.await?.id().to_string()),
+        spaces: session.space.clone().into_iter().collect(),
+        ..body
+    })
 }
 
 async fn exec(
@@ -368,7 +379,7 @@ async fn write(
 }
 
 fn find(session: &Session, wanted: &str) -> Result<SandboxInfo, ApiError> {
-    let info = session.node.find_sandbox(wanted)?;
+    let info = session.node.find_sandbox_for(&session.caller, wanted)?;
     if may_use(session, &info)? {
         return Ok(info);
     }
