@@ -13,7 +13,7 @@ pub(crate) use self::ui::utc;
 use self::{
     client::Client,
     commands::{
-        agent, audit, context, daemon, image, invite, mcp, memory, mesh, node, quota, resume,
+        agent, api, audit, context, daemon, image, invite, mcp, memory, mesh, node, quota, resume,
         runtime, sandbox, secret, snapshot, space, token, usage, volume,
     },
     failure::Failure,
@@ -127,6 +127,9 @@ Without a daemon nobody heeds leases: before removing a node for good, use `--sa
     /// Show how the daemon is set up
     #[command(subcommand)]
     Config(ConfigVerb),
+    /// Describe the API of the daemon
+    #[command(subcommand)]
+    Api(api::Verb),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  rhizome completions bash > /etc/bash_completion.d/rhizome")]
     Completions {
@@ -218,6 +221,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Usage(args) => usage::run(context, args).await,
         Command::Quota(verb) => quota::run(context, verb).await,
         Command::Secret(verb) => secret::run(context, verb).await,
+        Command::Api(verb) => api::run(context, &verb),
         Command::Token(verb) => token::run(context, verb).await,
         Command::Volume(verb) => volume::run(context, verb).await,
         Command::Image(verb) => image::run(context, verb).await,

@@ -37,7 +37,7 @@ use std::{
 
 use axum::http::StatusCode;
 use rhizome_identity::{KeyFileError, NodeKey, keyfile};
-use rhizome_memory::{OpenError, Replica, ReplicaConfig};
+use rhizome_memory::{OpenError, Replica, ReplicaConfig, now_ms};
 use rhizome_mesh::net::{Mesh, MeshConfig};
 use rhizome_sandbox::{DoorConnection, Gate, SandboxConfig, Sandboxes};
 use tokio::{
@@ -58,6 +58,7 @@ pub(crate) use self::{
 use crate::{
     agents::{self, AgentKeys, AgentKeysError},
     api::{
+        idempotency::{IdempotencyError, Keys},
         listen, tcp,
         token::{TokenError, Tokens},
     },
@@ -118,6 +119,7 @@ impl Daemon {
             .into();
         let agents = AgentKeys::open(data.path(), &config.name)?;
         let tokens = Tokens::open(data.join("tokens.json")).map_err(StartError::Tokens)?;
+        let keys = Keys::open(data.join("idempotency.log"), now_ms()).map_err(StartError::Keys)?;
         let audit = Audit::open(&data.join("audit")).map_err(StartError::Audit)?;
         let (replica, opened_in) = open_replica(&data, &key).await?;
         let mesh_config = MeshConfig {
@@ -156,6 +158,7 @@ impl Daemon {
             sandboxes,
             agents,
             tokens,
+            keys,
             api_addr,
             opened_in_ms: u64::try_from(opened_in.as_millis()).unwrap_or(u64::MAX),
             stop: CancellationToken::new(),
@@ -374,6 +377,9 @@ pub enum StartError {
     /// The door for clients of E2B cannot be opened.
     #[error("cannot answer clients of E2B")]
     E2b(#[source] crate::e2b::OpenDoorError),
+    /// The idempotency keys cannot be kept.
+    #[error("cannot keep the idempotency keys of this node")]
+    Keys(#[source] IdempotencyError),
     /// Signals cannot be received.
     #[error("cannot receive signals")]
     Signal(#[source] std::io::Error),

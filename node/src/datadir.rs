@@ -13,6 +13,7 @@
 //! store/          the replica's: segments, index, bodies, view
 //! net/            the mesh's: address book, blobs
 //! tokens.json     what opens the API over TCP, as hashes
+//! idempotency.log requests with a key, and what was answered
 //! audit/          who did what here
 //! e2b/            what clients of E2B said of their sandboxes; the authority of its TLS
 //! sandboxes/ images/

@@ -2,11 +2,10 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension, Json, Router,
+    Extension, Json,
     extract::{Path, Request, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, Method, StatusCode, header},
     response::{IntoResponse, Response},
-    routing::{get, post},
 };
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -16,13 +15,14 @@ use tokio::io::copy_bidirectional_with_sizes;
 use super::{
     exec_frame::PROTOCOL,
     exec_pump::{Start, pump},
-    extract::{JsonBody, Lines, Params, parse_json, read_body},
+    extract::{Events, JsonBody, Lines, Params, parse_json, read_body},
     serve::Patience,
+    table::{COMMANDS, FILES, Table},
     types::{
         Done, SCHEMA,
         sandbox::{
-            AttachBody, ExecAttached, ExecBody, ExecStarted, Execs, ForwardParams, SignalBody,
-            WatchParams,
+            AttachBody, ExecAttached, ExecBody, ExecStarted, Execs, FileChange, ForwardParams,
+            SignalBody, WatchParams,
         },
     },
 };
@@ -39,14 +39,62 @@ type Answer<T> = Result<Json<T>, ApiError>;
 type Shared = State<Arc<Node>>;
 type Slow = Option<Extension<Patience>>;
 
-pub(super) fn routes() -> Router<Arc<Node>> {
-    Router::new()
-        .route("/v1/sandboxes/{sandbox}/exec", post(exec))
-        .route("/v1/sandboxes/{sandbox}/execs", get(execs))
-        .route("/v1/sandboxes/{sandbox}/execs/{exec}/attach", post(attach))
-        .route("/v1/sandboxes/{sandbox}/execs/{exec}/signal", post(signal))
-        .route("/v1/sandboxes/{sandbox}/forward", post(forward))
-        .route("/v1/sandboxes/{sandbox}/watch", get(watch))
+pub(super) fn table() -> Table {
+    Table::default()
+        .route(
+            COMMANDS,
+            Method::POST,
+            "/v1/sandboxes/{sandbox}/exec",
+            exec,
+            "Run a command in it; with `detach`, without waiting",
+        )
+        .creates()
+        .also(|operation| {
+            operation.takes::<ExecBody>();
+            operation.answers::<ExecStarted>();
+            operation.upgrades(PROTOCOL);
+        })
+        .route(
+            COMMANDS,
+            Method::GET,
+            "/v1/sandboxes/{sandbox}/execs",
+            execs,
+            "List its commands, newest first",
+        )
+        .lists("execs", "/id")
+        .route(
+            COMMANDS,
+            Method::POST,
+            "/v1/sandboxes/{sandbox}/execs/{exec}/attach",
+            attach,
+            "Follow a command that runs or ran",
+        )
+        .also(|operation| {
+            operation.takes::<AttachBody>();
+            operation.upgrades(PROTOCOL);
+        })
+        .route(
+            COMMANDS,
+            Method::POST,
+            "/v1/sandboxes/{sandbox}/execs/{exec}/signal",
+            signal,
+            "Send a signal to a command",
+        )
+        .route(
+            COMMANDS,
+            Method::POST,
+            "/v1/sandboxes/{sandbox}/forward",
+            forward,
+            "Connect to a port in it",
+        )
+        .also(|operation| operation.upgrades(FORWARD_PROTOCOL))
+        .route(
+            FILES,
+            Method::GET,
+            "/v1/sandboxes/{sandbox}/watch",
+            watch,
+            "Watch a directory in it",
+        )
 }
 
 async fn exec(
@@ -173,7 +221,7 @@ async fn watch(
     State(node): Shared,
     Path(sandbox): Path<String>,
     Params(params): Params<WatchParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Events<FileChange>, ApiError> {
     let permit = Arc::clone(&node.streams).try_acquire_owned();
     let permit = permit.map_err(|_| {
         ApiError::new(
@@ -217,7 +265,7 @@ async fn watch(
             }
         }
     });
-    Ok(response)
+    Ok(Events::new(response))
 }
 
 /// From here on the client may read as slowly as it likes.

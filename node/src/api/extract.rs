@@ -1,15 +1,16 @@
 //! Requests and answers as both doors read and write them: JSON bodies, queries, NDJSON streams.
-use std::time::Duration;
+use std::{marker::PhantomData, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
     extract::{FromRequest, FromRequestParts, Query, Request},
-    http::{StatusCode, header, request::Parts},
+    http::{StatusCode, Uri, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::mpsc;
 
+use super::sse;
 use crate::error::ApiError;
 
 /// The largest JSON body of a request: a memory's text and all its other fields, with room.
@@ -86,19 +87,63 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        match Query::try_from_uri(&parts.uri) {
-            Ok(Query(params)) => Ok(Self(params)),
-            Err(error) => Err(
-                ApiError::bad_request("the query is not one that this route takes")
-                    .caused_by(Some(&error)),
-            ),
-        }
+        parse_query(&parts.uri)
     }
 }
 
-/// The sending side of an NDJSON answer; dropped, it ends the answer.
+/// Parses the query of `uri`.
+pub(crate) fn parse_query<T: DeserializeOwned>(uri: &Uri) -> Result<Params<T>, ApiError> {
+    match Query::try_from_uri(uri) {
+        Ok(Query(params)) => Ok(Params(params)),
+        Err(error) => Err(
+            ApiError::bad_request("the query is not one that this route takes")
+                .caused_by(Some(&error)),
+        ),
+    }
+}
+
+/// What a route with progress answers.
+pub(crate) type Answered<T> = Result<Progressing<T>, ApiError>;
+
+/// Lines of progress and then one with a `T`, or an error.
+#[derive(Debug)]
+pub(crate) struct Progressing<T>(Response, PhantomData<fn() -> T>);
+
+impl<T> Progressing<T> {
+    pub(crate) fn new(response: Response) -> Self {
+        Self(response, PhantomData)
+    }
+}
+
+impl<T> IntoResponse for Progressing<T> {
+    fn into_response(self) -> Response {
+        self.0
+    }
+}
+
+/// A `T` a line, or an event.
+#[derive(Debug)]
+pub(crate) struct Events<T>(Response, PhantomData<fn() -> T>);
+
+impl<T> Events<T> {
+    pub(crate) fn new(response: Response) -> Self {
+        Self(response, PhantomData)
+    }
+}
+
+impl<T> IntoResponse for Events<T> {
+    fn into_response(self) -> Response {
+        self.0
+    }
+}
+
+/// The sending side of an answer line by line, or event by event; dropped, it ends the answer.
 #[derive(Debug, Clone)]
-pub(crate) struct Lines(mpsc::Sender<Bytes>);
+pub(crate) struct Lines {
+    sender: mpsc::Sender<Bytes>,
+    /// Whether lines are Server-Sent Events.
+    events: bool,
+}
 
 impl Lines {
     /// Returns an NDJSON answer and the side that fills it.
@@ -114,9 +159,36 @@ impl Lines {
             (header::CACHE_CONTROL, "no-store"),
         ];
         (
-            Self(sender),
+            Self {
+                sender,
+                events: false,
+            },
             (headers, Body::from_stream(stream)).into_response(),
         )
+    }
+
+    /// Returns an answer of Server-Sent Events and the side that fills it.
+    pub(crate) fn events() -> (Self, Response) {
+        let (sender, response) = sse::answer(STREAM_QUEUE_LINES, sse::HEARTBEAT);
+        (
+            Self {
+                sender,
+                events: true,
+            },
+            response,
+        )
+    }
+
+    /// As [`Self::send`]; `id` is where a reader that lost its connection goes on.
+    ///
+    /// # Errors
+    /// [`Gone`] if nobody reads any more.
+    pub(crate) async fn send_event(&self, id: u64, value: &impl Serialize) -> Result<(), Gone> {
+        let bytes = match self.events {
+            true => sse::event(id, value),
+            false => line(value),
+        };
+        self.sender.send(bytes).await.map_err(|_| Gone)
     }
 
     /// Sends one line; waits while the reader is slow.
@@ -124,17 +196,17 @@ impl Lines {
     /// # Errors
     /// [`Gone`] if nobody reads any more.
     pub(crate) async fn send(&self, value: &impl Serialize) -> Result<(), Gone> {
-        self.0.send(line(value)).await.map_err(|_| Gone)
+        self.sender.send(line(value)).await.map_err(|_| Gone)
     }
 
     /// Sends one line unless the reader is behind; progress may be dropped, results may not.
     pub(crate) fn try_send(&self, value: &impl Serialize) {
-        let _ = self.0.try_send(line(value));
+        let _ = self.sender.try_send(line(value));
     }
 
     /// Waits until nobody reads any more.
     pub(crate) async fn closed(&self) {
-        self.0.closed().await;
+        self.sender.closed().await;
     }
 }
 

@@ -1,11 +1,12 @@
 //! Routes of files of memory.
 use std::sync::Arc;
 
-use axum::{Extension, Json, Router, body::Body, extract::State, routing::get};
+use axum::{Extension, Json, body::Body, extract::State, http::Method};
 use rhizome_memory::MAX_FILE;
 
 use super::{
     extract::{JsonBody, Params, read_at_most},
+    table::{MEMORY_FILES, Table},
     types::file::{FileBody, FileChanged, FileList, FileOp, FileParams, FileShown},
 };
 use crate::{
@@ -16,11 +17,45 @@ use crate::{
 type Answer<T> = Result<Json<T>, ApiError>;
 
 /// What the owner, a guest and whoever holds a token may ask.
-pub(crate) fn routes() -> Router<Arc<Node>> {
-    let file = get(show).put(write).post(change).delete(remove);
-    Router::new()
-        .route("/v1/files", get(list))
-        .route("/v1/file", file)
+pub(crate) fn table() -> Table {
+    Table::default()
+        .route(
+            MEMORY_FILES,
+            Method::GET,
+            "/v1/files",
+            list,
+            "List files of memory",
+        )
+        .lists("files", "/path")
+        .route(
+            MEMORY_FILES,
+            Method::GET,
+            "/v1/file",
+            show,
+            "Read a file of memory",
+        )
+        .route(
+            MEMORY_FILES,
+            Method::PUT,
+            "/v1/file",
+            write,
+            "Write a file of memory",
+        )
+        .route(
+            MEMORY_FILES,
+            Method::POST,
+            "/v1/file",
+            change,
+            "Change a file of memory",
+        )
+        .creates()
+        .route(
+            MEMORY_FILES,
+            Method::DELETE,
+            "/v1/file",
+            remove,
+            "Remove a file of memory",
+        )
 }
 
 async fn list(

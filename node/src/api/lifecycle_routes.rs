@@ -2,20 +2,20 @@
 use std::sync::Arc;
 
 use axum::{
-    Json, Router,
+    Json,
     extract::{Path, State},
-    response::Response,
-    routing::{get, post},
+    http::Method,
 };
 
 use super::{
-    extract::JsonBody,
+    extract::{Answered, JsonBody},
     sandbox_routes::with_progress,
+    table::{NODE, SANDBOXES, SNAPSHOTS, Table},
     types::{
         Done,
         lifecycle::{
-            ArchiveBody, ForkBody, Health, LeaseBody, Mended, RestoreBody, ResumeBody,
-            SnapshotBody, SnapshotTaken, Snapshots,
+            ArchiveBody, ForkBody, Forked, Health, LeaseBody, Mended, RestoreBody, ResumeBody,
+            SnapshotBody, SnapshotExported, SnapshotTaken, Snapshots,
         },
         sandbox::SandboxCreated,
     },
@@ -29,31 +29,137 @@ type Answer<T> = Result<Json<T>, ApiError>;
 type Shared = State<Arc<Node>>;
 
 /// What a peer may ask too, as far as grants go.
-pub(super) fn sandbox_routes() -> Router<Arc<Node>> {
-    Router::new()
-        .route("/v1/sandboxes/{sandbox}/pause", post(pause))
-        .route("/v1/sandboxes/{sandbox}/unpause", post(unpause))
-        .route("/v1/sandboxes/{sandbox}/stop", post(stop))
-        .route("/v1/sandboxes/{sandbox}/start", post(start))
-        .route("/v1/sandboxes/{sandbox}/snapshot", post(snapshot))
-        .route("/v1/sandboxes/{sandbox}/hibernate", post(hibernate))
-        .route("/v1/sandboxes/{sandbox}/resume", post(resume))
-        .route("/v1/sandboxes/{sandbox}/fork", post(fork))
-        .route("/v1/sandboxes/{sandbox}/lease", post(lease))
-        .route("/v1/sandboxes/{sandbox}/health", get(health))
+pub(super) fn sandbox_table() -> Table {
+    Table::default()
+        .route(
+            SANDBOXES,
+            Method::POST,
+            "/v1/sandboxes/{sandbox}/pause",
+            pause,
+            "Stop its clock; its memory stays",
+        )
+        .route(
+            SANDBOXES,
+            Method::POST,
+            "/v1/sandboxes/{sandbox}/unpause",
+            unpause,
+            "Let a paused sandbox go on",
+        )
+        .route(
+            SANDBOXES,
+            Method::POST,
+            "/v1/sandboxes/{sandbox}/stop",
+            stop,
+            "Shut it down; its disk stays",
+        )
+        .route(
+            SANDBOXES,
+            Method::POST,
+            "/v1/sandboxes/{sandbox}/start",
+            start,
+            "Boot a stopped sandbox",
+        )
+        .route(
+            SNAPSHOTS,
+            Method::POST,
+            "/v1/sandboxes/{sandbox}/snapshot",
+            snapshot,
+            "Take a snapshot of it",
+        )
+        .creates()
+        .route(
+            SANDBOXES,
+            Method::POST,
+            "/v1/sandboxes/{sandbox}/hibernate",
+            hibernate,
+            "Put it to sleep",
+        )
+        .route(
+            SANDBOXES,
+            Method::POST,
+            "/v1/sandboxes/{sandbox}/resume",
+            resume,
+            "Wake it, or let a paused one go on",
+        )
+        .route(
+            SANDBOXES,
+            Method::POST,
+            "/v1/sandboxes/{sandbox}/fork",
+            fork,
+            "Make copies of it, all or none",
+        )
+        .creates()
+        .route(
+            SANDBOXES,
+            Method::POST,
+            "/v1/sandboxes/{sandbox}/lease",
+            lease,
+            "Say until when it lives",
+        )
+        .route(
+            SANDBOXES,
+            Method::GET,
+            "/v1/sandboxes/{sandbox}/health",
+            health,
+            "Ask its guest whether it answers",
+        )
 }
 
-pub(super) fn routes() -> Router<Arc<Node>> {
-    sandbox_routes()
-        .route("/v1/snapshots", get(snapshots))
+pub(super) fn table() -> Table {
+    sandbox_table()
         .route(
-            "/v1/snapshots/{snapshot}",
-            get(show_snapshot).delete(remove_snapshot),
+            SNAPSHOTS,
+            Method::GET,
+            "/v1/snapshots",
+            snapshots,
+            "List the snapshots, newest first",
         )
-        .route("/v1/snapshots/{snapshot}/restore", post(restore))
-        .route("/v1/snapshots/{snapshot}/export", post(export))
-        .route("/v1/snapshots/import", post(import))
-        .route("/v1/doctor/fix", post(fix))
+        .lists("snapshots", "/id")
+        .route(
+            SNAPSHOTS,
+            Method::GET,
+            "/v1/snapshots/{snapshot}",
+            show_snapshot,
+            "Show a snapshot",
+        )
+        .route(
+            SNAPSHOTS,
+            Method::DELETE,
+            "/v1/snapshots/{snapshot}",
+            remove_snapshot,
+            "Forget a snapshot that was taken on request",
+        )
+        .route(
+            SNAPSHOTS,
+            Method::POST,
+            "/v1/snapshots/{snapshot}/restore",
+            restore,
+            "Make a sandbox of a snapshot",
+        )
+        .creates()
+        .route(
+            SNAPSHOTS,
+            Method::POST,
+            "/v1/snapshots/{snapshot}/export",
+            export,
+            "Write a snapshot to a file of the machine",
+        )
+        .creates()
+        .route(
+            SNAPSHOTS,
+            Method::POST,
+            "/v1/snapshots/import",
+            import,
+            "Read a snapshot from a file of the machine",
+        )
+        .creates()
+        .route(
+            NODE,
+            Method::POST,
+            "/v1/doctor/fix",
+            fix,
+            "Mend what an interruption left",
+        )
 }
 
 async fn pause(State(node): Shared, Path(sandbox): Path<String>) -> Answer<SandboxCreated> {
@@ -68,7 +174,7 @@ async fn stop(State(node): Shared, Path(sandbox): Path<String>) -> Answer<Sandbo
     node.do_to_sandbox(&sandbox, Verb::Stop).await.map(Json)
 }
 
-async fn start(State(node): Shared, Path(sandbox): Path<String>) -> Result<Response, ApiError> {
+async fn start(State(node): Shared, Path(sandbox): Path<String>) -> Answered<SandboxCreated> {
     node.find_sandbox(&sandbox)?;
     Ok(with_progress(node, move |node, progress| async move {
         node.start_sandbox(&sandbox, progress).await
@@ -79,7 +185,7 @@ async fn snapshot(
     State(node): Shared,
     Path(sandbox): Path<String>,
     JsonBody(body): JsonBody<SnapshotBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<SnapshotTaken> {
     node.find_sandbox(&sandbox)?;
     Ok(with_progress(node, move |node, progress| async move {
         node.snapshot_sandbox(&sandbox, body, progress).await
@@ -90,7 +196,7 @@ async fn hibernate(
     State(node): Shared,
     Path(sandbox): Path<String>,
     JsonBody(body): JsonBody<SnapshotBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<SnapshotTaken> {
     node.find_sandbox(&sandbox)?;
     Ok(with_progress(node, move |node, progress| async move {
         node.hibernate_sandbox(&sandbox, body, progress).await
@@ -101,7 +207,7 @@ async fn resume(
     State(node): Shared,
     Path(sandbox): Path<String>,
     JsonBody(body): JsonBody<ResumeBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<SandboxCreated> {
     node.find_sandbox(&sandbox)?;
     Ok(with_progress(node, move |node, progress| async move {
         node.resume_sandbox(&sandbox, body, progress).await
@@ -112,7 +218,7 @@ async fn fork(
     State(node): Shared,
     Path(sandbox): Path<String>,
     JsonBody(body): JsonBody<ForkBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<Forked> {
     node.find_sandbox(&sandbox)?;
     Ok(with_progress(node, move |node, progress| async move {
         node.fork_sandbox(&sandbox, body, progress).await
@@ -139,7 +245,7 @@ async fn export(
     State(node): Shared,
     Path(snapshot): Path<String>,
     JsonBody(body): JsonBody<ArchiveBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<SnapshotExported> {
     Ok(with_progress(node, move |node, progress| async move {
         node.export_snapshot(&snapshot, body, progress).await
     }))
@@ -148,7 +254,7 @@ async fn export(
 async fn import(
     State(node): Shared,
     JsonBody(body): JsonBody<ArchiveBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<SnapshotTaken> {
     Ok(with_progress(node, move |node, progress| async move {
         node.import_snapshot(body, progress).await
     }))
@@ -167,7 +273,7 @@ async fn restore(
     State(node): Shared,
     Path(snapshot): Path<String>,
     JsonBody(body): JsonBody<RestoreBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<SandboxCreated> {
     node.show_snapshot(&snapshot)?;
     Ok(with_progress(node, move |node, progress| async move {
         node.restore_snapshot(&snapshot, body, progress).await

@@ -2,17 +2,17 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension, Json, Router,
+    Extension, Json,
     extract::{Path, State},
-    routing::{delete, get},
+    http::Method,
 };
-use rhizome_sandbox::egress::SecretParts;
 
 use super::{
     extract::JsonBody,
+    table::{NETWORK, Table},
     types::{
         Done,
-        network::{Denials, Network, NetworkBody, SecretSet, Secrets},
+        network::{Denials, Network, NetworkBody, SecretBody, SecretSet, Secrets},
     },
 };
 use crate::{
@@ -24,32 +24,75 @@ type Answer<T> = Result<Json<T>, ApiError>;
 type Shared = State<Arc<Node>>;
 
 /// For the owner, and for other nodes as far as grants allow.
-pub(super) fn routes() -> Router<Arc<Node>> {
-    Router::new()
-        .route(
-            "/v1/sandboxes/{sandbox}/policy",
-            get(policy).post(set_policy),
-        )
-        .route("/v1/sandboxes/{sandbox}/egress/denials", get(denials))
+pub(super) fn table() -> Table {
+    token_table().route(
+        NETWORK,
+        Method::POST,
+        "/v1/sandboxes/{sandbox}/policy",
+        set_policy,
+        "Say what it may reach, at once",
+    )
 }
 
 /// For the holder of a token: what its sandboxes may reach is told, and the owner's to say.
-pub(super) fn token_routes() -> Router<Arc<Node>> {
-    Router::new()
-        .route("/v1/sandboxes/{sandbox}/policy", get(policy))
-        .route("/v1/sandboxes/{sandbox}/egress/denials", get(denials))
+pub(super) fn token_table() -> Table {
+    Table::default()
+        .route(
+            NETWORK,
+            Method::GET,
+            "/v1/sandboxes/{sandbox}/policy",
+            policy,
+            "Show what it may reach",
+        )
+        .route(
+            NETWORK,
+            Method::GET,
+            "/v1/sandboxes/{sandbox}/egress/denials",
+            denials,
+            "List what was denied to it, the oldest first",
+        )
+        .lists("denials", "/number")
 }
 
 /// For the owner alone.
-pub(super) fn secret_routes() -> Router<Arc<Node>> {
-    Router::new()
-        .route("/v1/secrets", get(secrets).post(set_secret))
-        .route("/v1/secrets/{name}", delete(remove_secret))
+pub(super) fn secret_table() -> Table {
+    Table::default()
+        .route(
+            NETWORK,
+            Method::GET,
+            "/v1/secrets",
+            secrets,
+            "List the secrets, without their values",
+        )
+        .lists("secrets", "/name")
+        .route(
+            NETWORK,
+            Method::POST,
+            "/v1/secrets",
+            set_secret,
+            "Keep a secret",
+        )
+        .creates()
+        .route(
+            NETWORK,
+            Method::DELETE,
+            "/v1/secrets/{name}",
+            remove_secret,
+            "Forget a secret",
+        )
 }
 
 /// For a guest.
-pub(super) fn guest_routes() -> Router<Arc<Node>> {
-    Router::new().route("/v1/net/denials", get(own_denials))
+pub(super) fn guest_table() -> Table {
+    Table::default()
+        .route(
+            NETWORK,
+            Method::GET,
+            "/v1/net/denials",
+            own_denials,
+            "List what was denied to the sandbox that asks",
+        )
+        .lists("denials", "/number")
 }
 
 async fn policy(State(node): Shared, Path(sandbox): Path<String>) -> Answer<Network> {
@@ -83,7 +126,7 @@ async fn secrets(State(node): Shared) -> Answer<Secrets> {
 
 async fn set_secret(
     State(node): Shared,
-    JsonBody(body): JsonBody<SecretParts>,
+    JsonBody(SecretBody(body)): JsonBody<SecretBody>,
 ) -> Answer<SecretSet> {
     node.set_secret(body).await.map(Json)
 }

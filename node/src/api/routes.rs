@@ -3,19 +3,21 @@ use std::sync::Arc;
 
 use axum::{
     Extension, Json, Router,
-    body::Body,
     extract::{Path, State},
-    http::{Method, StatusCode, Uri},
+    http::{HeaderMap, Method, StatusCode, Uri},
     middleware,
-    response::Response,
-    routing::{delete, get, post},
 };
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
     exec_routes,
-    extract::{JsonBody, Lines, Params, parse_json, read_body},
-    file_routes, image_routes, lifecycle_routes, network_routes, pool_routes, sandbox_routes,
+    extract::{Events, JsonBody, Lines, Params},
+    file_routes,
+    idempotency::{self, Keyed},
+    image_routes, lifecycle_routes, network_routes, openapi, page, pool_routes, sandbox_routes,
+    sse,
+    table::{self, CONTEXTS, Described, MEMORY, MESH, NODE, RUNTIMES, Table},
     types::{
         Done,
         audit::{AuditPage, AuditParams},
@@ -23,7 +25,7 @@ use super::{
         lifecycle::DownBody,
         memory::{
             ListParams, MemoryList, MemoryShown, PublishBody, Published, RecallBody, Recalled,
-            WatchParams, Why,
+            WatchEvent, WatchParams, Why,
         },
         mesh::{
             AgentBody, AgentCreated, Agents, ApproveBody, Founded, InitBody, InviteBody,
@@ -55,94 +57,344 @@ pub(crate) fn owner(node: Arc<Node>) -> Router {
 }
 
 fn own_routes(node: Arc<Node>) -> Router {
-    let routes = shared()
-        .merge(sandbox_routes::routes())
-        .merge(lifecycle_routes::routes())
-        .merge(volume_routes::owner_routes())
-        .merge(exec_routes::routes())
-        .merge(network_routes::routes())
-        .merge(network_routes::secret_routes())
-        .merge(usage_routes::routes())
-        .merge(remote::routes::owner_routes())
-        .route("/v1/status", get(status))
-        .route("/v1/peers", get(peers))
-        .route("/v1/mesh/init", post(init))
-        .route("/v1/mesh/join", post(join))
-        .merge(image_routes::routes())
-        .merge(pool_routes::routes())
-        .route("/v1/config", get(config))
-        .route("/v1/invites", get(invites).post(create_invite))
-        .route("/v1/invites/requests", get(join_requests))
-        .route("/v1/invites/approve", post(approve_join))
-        .route("/v1/invites/{invite}", delete(close_invite))
-        .route("/v1/spaces", get(spaces).post(create_space))
-        .route("/v1/agents", get(agents).post(create_agent))
-        .route("/v1/tokens", get(tokens).post(create_token))
-        .route("/v1/tokens/{token}", delete(revoke_token))
-        .route("/v1/runtimes", get(runtimes))
-        .route("/v1/runtimes/{runtime}", get(show_runtime))
-        .route("/v1/runtimes/{was}/differences/{is}", get(diff_runtimes))
-        .route("/v1/audit", get(audit))
-        .route("/v1/doctor", get(doctor))
-        .route("/v1/down", post(down))
-        .fallback(no_route)
-        .method_not_allowed_fallback(no_method)
-        .with_state(Arc::clone(&node));
-    audited(routes, node).layer(Extension(Caller::Owner))
+    finished(owner_table(), node).layer(Extension(Caller::Owner))
 }
 
 /// What a guest may ask too; `caller` goes with every request.
 pub(crate) fn guest(node: Arc<Node>, caller: Caller) -> Router {
-    let routes = shared()
-        .merge(network_routes::guest_routes())
-        .merge(usage_routes::guest_routes())
-        .fallback(no_route)
-        .method_not_allowed_fallback(no_method)
-        .with_state(Arc::clone(&node));
-    audited(routes, node).layer(Extension(caller))
+    finished(guest_table(), node).layer(Extension(caller))
 }
 
 /// What some other node may ask; who may what is judged before (`remote::grants`).
 pub(crate) fn peer(node: Arc<Node>, caller: Caller) -> Router {
-    let routes = sandbox_routes::routes()
-        .merge(exec_routes::routes())
-        .merge(lifecycle_routes::sandbox_routes())
-        .merge(network_routes::routes())
-        .merge(volume_routes::peer_routes())
-        .merge(remote::routes::peer_routes())
-        .fallback(no_route)
-        .method_not_allowed_fallback(no_method)
-        .with_state(Arc::clone(&node));
-    audited(routes, node).layer(Extension(caller))
+    finished(peer_table(), node).layer(Extension(caller))
 }
 
 /// What the holder of a token may ask; how far it reaches is judged before (`api::tcp`), and the
 /// caller is an extension of the request.
 pub(crate) fn token(node: Arc<Node>) -> Router {
-    let routes = shared()
-        .merge(sandbox_routes::routes())
-        .merge(exec_routes::routes())
-        .merge(lifecycle_routes::sandbox_routes())
-        .merge(network_routes::token_routes())
+    finished(token_table(), node)
+}
+
+/// Every route with those who may ask it.
+pub(crate) fn tables() -> Vec<(Described, Vec<&'static str>)> {
+    table::combine(vec![
+        ("owner", owner_table()),
+        ("token", token_table()),
+        ("guest", guest_table()),
+        ("peer", peer_table()),
+    ])
+}
+
+fn owner_table() -> Table {
+    shared()
+        .merge(sandbox_routes::table())
+        .merge(lifecycle_routes::table())
+        .merge(volume_routes::owner_table())
+        .merge(exec_routes::table())
+        .merge(network_routes::table())
+        .merge(network_routes::secret_table())
+        .merge(usage_routes::table())
+        .merge(remote::routes::owner_table())
+        .merge(image_routes::table())
+        .merge(pool_routes::table())
+        .route(
+            NODE,
+            Method::GET,
+            "/v1/status",
+            status,
+            "Show what the node is doing",
+        )
+        .route(
+            MESH,
+            Method::GET,
+            "/v1/peers",
+            peers,
+            "List the peers, this node first",
+        )
+        .lists("peers", "/node/id")
+        .route(
+            MESH,
+            Method::POST,
+            "/v1/mesh/init",
+            init,
+            "Found a mesh on this node",
+        )
+        .creates()
+        .route(
+            MESH,
+            Method::POST,
+            "/v1/mesh/join",
+            join,
+            "Join a mesh with an invite",
+        )
+        .creates()
+        .route(
+            NODE,
+            Method::GET,
+            "/v1/config",
+            config,
+            "Show each setting, and where it came from",
+        )
+        .route(
+            MESH,
+            Method::GET,
+            "/v1/invites",
+            invites,
+            "List the invites",
+        )
+        .lists("invites", "/id")
+        .route(
+            MESH,
+            Method::POST,
+            "/v1/invites",
+            create_invite,
+            "Make an invite",
+        )
+        .creates()
+        .route(
+            MESH,
+            Method::GET,
+            "/v1/invites/requests",
+            join_requests,
+            "List who asked to join by an invite that needs approval",
+        )
+        .lists("requests", "/node/id")
+        .route(
+            MESH,
+            Method::POST,
+            "/v1/invites/approve",
+            approve_join,
+            "Let a node in that asked to join",
+        )
+        .route(
+            MESH,
+            Method::DELETE,
+            "/v1/invites/{invite}",
+            close_invite,
+            "Close an invite; who joined by it stays",
+        )
+        .route(MESH, Method::GET, "/v1/spaces", spaces, "List the spaces")
+        .lists("spaces", "/id")
+        .route(
+            MESH,
+            Method::POST,
+            "/v1/spaces",
+            create_space,
+            "Make a space",
+        )
+        .creates()
+        .route(
+            MESH,
+            Method::GET,
+            "/v1/agents",
+            agents,
+            "List the agents, those of this node first",
+        )
+        .lists("agents", "/id")
+        .route(
+            MESH,
+            Method::POST,
+            "/v1/agents",
+            create_agent,
+            "Make an agent of this node",
+        )
+        .creates()
+        .route(
+            NODE,
+            Method::GET,
+            "/v1/tokens",
+            tokens,
+            "List the tokens, without what is sent",
+        )
+        .lists("tokens", "/name")
+        .route(
+            NODE,
+            Method::POST,
+            "/v1/tokens",
+            create_token,
+            "Make a token; its secret is told once",
+        )
+        .creates()
+        .told_once()
+        .route(
+            NODE,
+            Method::DELETE,
+            "/v1/tokens/{token}",
+            revoke_token,
+            "Revoke a token",
+        )
+        .route(
+            RUNTIMES,
+            Method::GET,
+            "/v1/runtimes",
+            runtimes,
+            "List the runtimes that memories name",
+        )
+        .lists("runtimes", "/hash")
+        .route(
+            RUNTIMES,
+            Method::GET,
+            "/v1/runtimes/{runtime}",
+            show_runtime,
+            "Show what a runtime is made of",
+        )
+        .route(
+            RUNTIMES,
+            Method::GET,
+            "/v1/runtimes/{was}/differences/{is}",
+            diff_runtimes,
+            "Tell in what two runtimes differ",
+        )
+        .route(
+            NODE,
+            Method::GET,
+            "/v1/audit",
+            audit,
+            "Read who did what on this node",
+        )
+        .route(
+            NODE,
+            Method::GET,
+            "/v1/doctor",
+            doctor,
+            "Check what the node needs from its machine",
+        )
+        .route(NODE, Method::POST, "/v1/down", down, "Stop the daemon")
+}
+
+fn guest_table() -> Table {
+    shared()
+        .merge(network_routes::guest_table())
+        .merge(usage_routes::guest_table())
+}
+
+fn token_table() -> Table {
+    shared()
+        .merge(sandbox_routes::table())
+        .merge(exec_routes::table())
+        .merge(lifecycle_routes::sandbox_table())
+        .merge(network_routes::token_table())
+}
+
+fn peer_table() -> Table {
+    sandbox_routes::table()
+        .merge(exec_routes::table())
+        .merge(lifecycle_routes::sandbox_table())
+        .merge(network_routes::table())
+        .merge(volume_routes::peer_table())
+        .merge(remote::routes::peer_table())
+}
+
+fn shared() -> Table {
+    mcp::http::table()
+        .merge(file_routes::table())
+        .route(
+            NODE,
+            Method::GET,
+            "/v1/openapi.json",
+            openapi::serve,
+            "Read this document",
+        )
+        .route(
+            MEMORY,
+            Method::GET,
+            "/v1/self",
+            self_info,
+            "Say who asks, and what that one may use",
+        )
+        .route(
+            MEMORY,
+            Method::GET,
+            "/v1/memory",
+            list,
+            "List memories, newest first",
+        )
+        .pages("memories", "/doc")
+        .route(
+            MEMORY,
+            Method::POST,
+            "/v1/memory",
+            publish,
+            "Publish a memory",
+        )
+        .creates()
+        .route(
+            MEMORY,
+            Method::GET,
+            "/v1/memory/{doc}",
+            show,
+            "Show a memory",
+        )
+        .route(
+            MEMORY,
+            Method::POST,
+            "/v1/recall",
+            recall,
+            "Find memories by words, best first",
+        )
+        .route(
+            MEMORY,
+            Method::GET,
+            "/v1/why/{fragment}",
+            why,
+            "Tell why a fragment counts, or what it waits for",
+        )
+        .route(
+            MEMORY,
+            Method::GET,
+            "/v1/watch",
+            watch,
+            "Watch what arrives",
+        )
+        .also(|operation| {
+            operation.answers_events();
+            let arrival = serde_json::json!({"type": "string", "pattern": "^[0-9]{1,20}$"});
+            operation.takes_header(
+                "Last-Event-ID",
+                arrival,
+                "The `id` of the last event one has: as `after`",
+            );
+        })
+        .route(
+            CONTEXTS,
+            Method::GET,
+            "/v1/context",
+            context,
+            "Show the context of a task",
+        )
+        .route(
+            CONTEXTS,
+            Method::POST,
+            "/v1/context/checkpoint",
+            checkpoint,
+            "Add to the context of a task",
+        )
+        .creates()
+        .route(
+            CONTEXTS,
+            Method::GET,
+            "/v1/contexts",
+            contexts,
+            "List the contexts, last touched first",
+        )
+        .lists("contexts", "/doc")
+}
+
+/// Puts around the routes of `table` what all of them have; the caller is an extension of each
+/// request, put around this.
+fn finished(table: Table, node: Arc<Node>) -> Router {
+    let (routes, described) = table.into_parts();
+    let keyed = Keyed::new(Arc::clone(&node), &described);
+    let lists = page::Lists::new(&described);
+    let routes = routes
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(Arc::clone(&node));
     audited(routes, node)
-}
-
-fn shared() -> Router<Arc<Node>> {
-    Router::new()
-        .route("/v1/self", get(self_info))
-        .route("/v1/memory", get(list).post(publish))
-        .route("/v1/memory/{doc}", get(show))
-        .route("/v1/recall", post(recall))
-        .route("/v1/why/{fragment}", get(why))
-        .route("/v1/watch", get(watch))
-        .route("/v1/context", get(context))
-        .route("/v1/context/checkpoint", post(checkpoint))
-        .route("/v1/contexts", get(contexts))
-        .merge(file_routes::routes())
-        .merge(mcp::http::routes())
+        .layer(middleware::from_fn_with_state(lists, page::layer))
+        // Outside the audit: what is answered again is not done again.
+        .layer(middleware::from_fn_with_state(keyed, idempotency::layer))
 }
 
 async fn no_route(uri: Uri) -> ApiError {
@@ -193,7 +445,7 @@ async fn list(
 }
 
 /// The query of `GET /v1/memory/{doc}`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ShowParams {
     space: Option<String>,
@@ -221,15 +473,25 @@ async fn why(
 async fn watch(
     State(node): State<Arc<Node>>,
     Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
     Params(params): Params<WatchParams>,
-) -> Result<Response, ApiError> {
+) -> Result<Events<WatchEvent>, ApiError> {
     let scope = caller.readable(&node, params.space.as_deref())?;
+    let sse = sse::is_wanted(&headers);
+    let params = match sse {
+        true => sse::resumed(&headers, params)?,
+        false => params,
+    };
     let start = WatchStart::parse(&params)?;
     let permit = caller.stream_permit(&node)?;
-    let (lines, response) = Lines::answer();
+    let (lines, response) = if sse {
+        Lines::events()
+    } else {
+        Lines::answer()
+    };
     let watching = Arc::clone(&node).watch(scope, start, permit, lines);
     node.tasks.spawn(watching);
-    Ok(response)
+    Ok(Events::new(response))
 }
 
 async fn checkpoint(
@@ -379,7 +641,7 @@ async fn create_agent(
 }
 
 /// The query of `GET /v1/doctor`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct DoctorParams {
     /// 1 to boot once more instead of trusting what an earlier boot found.
@@ -393,14 +655,12 @@ async fn doctor(
     node.doctor(params.probe == Some(1)).await.map(Json)
 }
 
-async fn down(State(node): State<Arc<Node>>, body: Body) -> Answer<Done> {
+async fn down(
+    State(node): State<Arc<Node>>,
     // Read also when there is nothing in it: closing on a client that still sends looks like a
     // failure.
-    let body = read_body(body).await?;
-    let body: DownBody = match body.is_empty() {
-        true => DownBody::default(),
-        false => parse_json(&body)?,
-    };
+    JsonBody(body): JsonBody<DownBody>,
+) -> Answer<Done> {
     let what = OnDown::parse(body.sandboxes.as_deref())?;
     node.before_down(what).await?;
     node.set_on_down(what);

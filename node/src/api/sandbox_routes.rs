@@ -2,20 +2,21 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension, Json, Router,
+    Extension, Json,
     body::Body,
     extract::{Path, State},
-    http::header,
+    http::{Method, header},
     response::{IntoResponse, Response},
-    routing::{get, put},
 };
 use futures::TryStreamExt;
 use rhizome_sandbox::{Progress as SandboxProgress, ProgressEvent};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio_util::io::{ReaderStream, StreamReader};
 
 use super::{
-    extract::{JsonBody, Lines, Params},
+    extract::{Answered, JsonBody, Lines, Params, Progressing},
+    table::{FILES, SANDBOXES, Table},
     types::{
         Done, Progress, ProgressLine, SCHEMA,
         sandbox::{
@@ -38,21 +39,92 @@ const FILE_MODE: u32 = 0o644;
 /// Permission bits of a directory that is made without saying which.
 const DIR_MODE: u32 = 0o755;
 
-pub(super) fn routes() -> Router<Arc<Node>> {
-    Router::new()
-        .route("/v1/sandboxes", get(list).post(create))
-        .route("/v1/sandboxes/{sandbox}", get(show).delete(kill))
-        .route("/v1/sandboxes/{sandbox}/logs", get(logs))
+pub(super) fn table() -> Table {
+    Table::default()
         .route(
-            "/v1/sandboxes/{sandbox}/file",
-            get(read_file).put(write_file).delete(remove_file),
+            SANDBOXES,
+            Method::GET,
+            "/v1/sandboxes",
+            list,
+            "List the sandboxes, newest first",
         )
-        .route("/v1/sandboxes/{sandbox}/stat", get(stat))
-        .route("/v1/sandboxes/{sandbox}/dir", put(make_dir).get(list_dir))
+        .lists("sandboxes", "/id")
+        .route(
+            SANDBOXES,
+            Method::POST,
+            "/v1/sandboxes",
+            create,
+            "Make a sandbox",
+        )
+        .creates()
+        .route(
+            SANDBOXES,
+            Method::GET,
+            "/v1/sandboxes/{sandbox}",
+            show,
+            "Show a sandbox",
+        )
+        .route(
+            SANDBOXES,
+            Method::DELETE,
+            "/v1/sandboxes/{sandbox}",
+            kill,
+            "End a sandbox",
+        )
+        .route(
+            SANDBOXES,
+            Method::GET,
+            "/v1/sandboxes/{sandbox}/logs",
+            logs,
+            "Read the end of its console",
+        )
+        .route(
+            FILES,
+            Method::GET,
+            "/v1/sandboxes/{sandbox}/file",
+            read_file,
+            "Read a file in it",
+        )
+        .also(|operation| operation.answers_as("application/octet-stream"))
+        .route(
+            FILES,
+            Method::PUT,
+            "/v1/sandboxes/{sandbox}/file",
+            write_file,
+            "Write a file in it, whole or not at all",
+        )
+        .route(
+            FILES,
+            Method::DELETE,
+            "/v1/sandboxes/{sandbox}/file",
+            remove_file,
+            "Remove a file in it",
+        )
+        .route(
+            FILES,
+            Method::GET,
+            "/v1/sandboxes/{sandbox}/stat",
+            stat,
+            "Tell what is at a path in it",
+        )
+        .route(
+            FILES,
+            Method::GET,
+            "/v1/sandboxes/{sandbox}/dir",
+            list_dir,
+            "List a directory in it",
+        )
+        .route(
+            FILES,
+            Method::PUT,
+            "/v1/sandboxes/{sandbox}/dir",
+            make_dir,
+            "Make a directory in it, and those above it",
+        )
 }
 
 /// The query of `GET /v1/sandboxes`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListParams {
     /// 1 to ask the nodes that are connected for theirs too.
@@ -83,7 +155,7 @@ async fn create(
     State(node): Shared,
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody<SandboxBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<SandboxCreated> {
     node.sandboxes()?;
     // Refused before the answer begins, so that the asker may try another node.
     let body = match caller {
@@ -111,7 +183,7 @@ async fn logs(State(node): Shared, Path(sandbox): Path<String>) -> Result<String
 pub(crate) fn with_progress<T, F>(
     node: Arc<Node>,
     work: impl FnOnce(Arc<Node>, SandboxProgress) -> F,
-) -> Response
+) -> Progressing<T>
 where
     T: Serialize + Send + Sync,
     F: Future<Output = Result<T, ApiError>> + Send + 'static,
@@ -134,7 +206,7 @@ where
         };
         let _ = lines.send(&last).await;
     });
-    response
+    Progressing::new(response)
 }
 
 async fn stat(

@@ -9,6 +9,7 @@
 //! here.
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub mod audit;
@@ -33,14 +34,14 @@ pub mod wake;
 pub const SCHEMA: u32 = 1;
 
 /// Returns [`SCHEMA`]; a missing number in foreign JSON reads as the first schema.
-pub(crate) fn schema() -> u32 {
+pub(crate) fn schema_number() -> u32 {
     SCHEMA
 }
 
 /// Somebody with an id and a name: an agent, a node, a space.
 ///
 /// The name is what that somebody's certificate or grant says; empty when it is not known here.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Named {
     /// The id as 64 hex digits.
     pub id: String,
@@ -59,14 +60,14 @@ impl fmt::Display for Named {
 }
 
 /// The body of every answer that is not a success.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorBody {
     /// What went wrong.
     pub error: ErrorInfo,
 }
 
 /// An error in three parts: what failed, the causes, what to try.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorInfo {
     /// A stable word for programs, such as `unknown_space` (list: `docs/api.md`).
     pub code: String,
@@ -84,7 +85,7 @@ pub struct ErrorInfo {
 ///
 /// The last line is always [`ProgressLine::Done`] or [`ProgressLine::Failed`]; a stream that ends
 /// without either was cut off.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgressLine<T> {
     /// A step began or moved on.
@@ -97,7 +98,7 @@ pub enum ProgressLine<T> {
 }
 
 /// How far a long piece of work has come.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Progress {
     /// The step's short name, such as `boot`.
     pub step: String,
@@ -113,7 +114,7 @@ pub struct Progress {
 }
 
 /// An answer with nothing more to say.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Done {
     /// Schema number.
     pub schema: u32,

@@ -2,15 +2,15 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension, Json, Router,
+    Extension, Json,
     extract::State,
-    http::header,
+    http::{Method, header},
     response::{IntoResponse, Response},
-    routing::get,
 };
 
 use super::{
     extract::{JsonBody, Params},
+    table::{Table, USAGE},
     types::usage::{OwnUsage, QuotaBody, QuotaList, QuotaParams, UsageAnswer, UsageParams},
 };
 use crate::{
@@ -23,19 +23,44 @@ type Answer<T> = Result<Json<T>, ApiError>;
 type Shared = State<Arc<Node>>;
 
 /// For the owner alone.
-pub(super) fn routes() -> Router<Arc<Node>> {
-    Router::new()
-        .route("/v1/usage", get(usage))
+pub(super) fn table() -> Table {
+    Table::default()
         .route(
-            "/v1/quotas",
-            get(quotas).post(set_quotas).delete(remove_quotas),
+            USAGE,
+            Method::GET,
+            "/v1/usage",
+            usage,
+            "Add up what was used, the most first",
         )
-        .route("/metrics", get(metrics))
+        .route(USAGE, Method::GET, "/v1/quotas", quotas, "List the quotas")
+        .route(USAGE, Method::POST, "/v1/quotas", set_quotas, "Set quotas")
+        .creates()
+        .route(
+            USAGE,
+            Method::DELETE,
+            "/v1/quotas",
+            remove_quotas,
+            "Remove quotas",
+        )
+        .route(
+            USAGE,
+            Method::GET,
+            "/metrics",
+            metrics,
+            "Read the figures of the node, for Prometheus",
+        )
+        .also(|operation| operation.answers_as(metrics::CONTENT_TYPE))
 }
 
 /// For a guest.
-pub(super) fn guest_routes() -> Router<Arc<Node>> {
-    Router::new().route("/v1/usage", get(own_usage))
+pub(super) fn guest_table() -> Table {
+    Table::default().route(
+        USAGE,
+        Method::GET,
+        "/v1/usage",
+        own_usage,
+        "Tell what the sandbox that asks used",
+    )
 }
 
 async fn usage(State(node): Shared, Params(params): Params<UsageParams>) -> Answer<UsageAnswer> {

@@ -2,20 +2,23 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension, Json, Router,
+    Extension, Json,
     extract::{Path, State},
-    response::Response,
-    routing::{get, post},
+    http::Method,
 };
 use rhizome_sandbox::silent;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
-    extract::{JsonBody, Params},
+    extract::{Answered, JsonBody, Params},
     sandbox_routes::with_progress,
+    table::{BETWEEN, Table, VOLUMES},
+    types::Done,
     types::volume::{
         PackChunks, PackChunksBody, VolumeAttachBody, VolumeBody, VolumeCheckpointBody,
-        VolumeDetachBody, VolumeDiff, VolumeHoldBody, VolumeLog, VolumeVersionBody, Volumes,
+        VolumeCommitted, VolumeDetachBody, VolumeDiff, VolumeHoldBody, VolumeLog, VolumeShown,
+        VolumeVersionBody, Volumes,
     },
 };
 use crate::{
@@ -26,29 +29,115 @@ use crate::{
 type Answer<T> = Result<Json<T>, ApiError>;
 type Shared = State<Arc<Node>>;
 
-pub(super) fn owner_routes() -> Router<Arc<Node>> {
-    Router::new()
-        .route("/v1/volumes", get(list).post(create))
-        .route("/v1/volumes/{volume}/log", get(log))
-        .route("/v1/volumes/{volume}/diff", get(diff))
-        .route("/v1/volumes/{volume}/attach", post(attach))
-        .route("/v1/volumes/{volume}/detach", post(detach))
-        .route("/v1/volumes/{volume}/checkpoint", post(checkpoint))
-        .route("/v1/volumes/{volume}/restore", post(restore))
-        .route("/v1/volumes/{volume}/merge", post(merge))
-        .route("/v1/volumes/{volume}/export", post(export))
-        .route("/v1/volumes/{volume}/import", post(import))
+pub(super) fn owner_table() -> Table {
+    Table::default()
+        .route(
+            VOLUMES,
+            Method::GET,
+            "/v1/volumes",
+            list,
+            "List the volumes",
+        )
+        .lists("volumes", "/id")
+        .route(
+            VOLUMES,
+            Method::POST,
+            "/v1/volumes",
+            create,
+            "Make a volume",
+        )
+        .creates()
+        .route(
+            VOLUMES,
+            Method::GET,
+            "/v1/volumes/{volume}/log",
+            log,
+            "List its versions",
+        )
+        .lists("versions", "/id")
+        .route(
+            VOLUMES,
+            Method::GET,
+            "/v1/volumes/{volume}/diff",
+            diff,
+            "Tell in what two versions differ",
+        )
+        .route(
+            VOLUMES,
+            Method::POST,
+            "/v1/volumes/{volume}/attach",
+            attach,
+            "Put it into a sandbox",
+        )
+        .route(
+            VOLUMES,
+            Method::POST,
+            "/v1/volumes/{volume}/detach",
+            detach,
+            "Take it out of a sandbox",
+        )
+        .route(
+            VOLUMES,
+            Method::POST,
+            "/v1/volumes/{volume}/checkpoint",
+            checkpoint,
+            "Make a version of what it holds",
+        )
+        .creates()
+        .route(
+            VOLUMES,
+            Method::POST,
+            "/v1/volumes/{volume}/restore",
+            restore,
+            "Make an old version the newest",
+        )
+        .creates()
+        .route(
+            VOLUMES,
+            Method::POST,
+            "/v1/volumes/{volume}/merge",
+            merge,
+            "Make one version of several",
+        )
+        .creates()
+        .route(
+            VOLUMES,
+            Method::POST,
+            "/v1/volumes/{volume}/export",
+            export,
+            "Write a version to a directory of the machine",
+        )
+        .route(
+            VOLUMES,
+            Method::POST,
+            "/v1/volumes/{volume}/import",
+            import,
+            "Make a version of a directory of the machine",
+        )
+        .creates()
 }
 
 /// What some other node may ask; the handler looks at its grants.
-pub(super) fn peer_routes() -> Router<Arc<Node>> {
-    Router::new()
-        .route("/v1/remote/volume", post(hold))
-        .route("/v1/remote/pack-chunks", post(pack_chunks))
+pub(super) fn peer_table() -> Table {
+    Table::default()
+        .route(
+            BETWEEN,
+            Method::POST,
+            "/v1/remote/volume",
+            hold,
+            "Hold a version of a volume",
+        )
+        .route(
+            BETWEEN,
+            Method::POST,
+            "/v1/remote/pack-chunks",
+            pack_chunks,
+            "Tell which chunks are in packs",
+        )
 }
 
 /// The query of `GET /v1/volumes`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListParams {
     space: Option<String>,
@@ -66,7 +155,7 @@ async fn list(
 async fn create(
     State(node): Shared,
     JsonBody(body): JsonBody<VolumeBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<VolumeShown> {
     node.sandboxes()?;
     Ok(with_progress(node, move |node, progress| {
         node.create_volume(body, progress)
@@ -78,7 +167,7 @@ async fn log(State(node): Shared, Path(volume): Path<String>) -> Answer<VolumeLo
 }
 
 /// The query of `GET /v1/volumes/{volume}/diff`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct DiffParams {
     from: Option<String>,
@@ -99,7 +188,7 @@ async fn attach(
     State(node): Shared,
     Path(volume): Path<String>,
     JsonBody(body): JsonBody<VolumeAttachBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<VolumeShown> {
     node.sandboxes()?;
     Ok(with_progress(node, move |node, progress| {
         node.attach_volume(volume, body, progress)
@@ -110,7 +199,7 @@ async fn detach(
     State(node): Shared,
     Path(volume): Path<String>,
     JsonBody(body): JsonBody<VolumeDetachBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<VolumeShown> {
     Ok(with_progress(node, move |node, progress| {
         node.detach_volume(volume, body, progress)
     }))
@@ -120,7 +209,7 @@ async fn checkpoint(
     State(node): Shared,
     Path(volume): Path<String>,
     JsonBody(body): JsonBody<VolumeCheckpointBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<VolumeCommitted> {
     Ok(with_progress(node, move |node, progress| {
         node.checkpoint_volume(volume, body, progress)
     }))
@@ -130,7 +219,7 @@ async fn restore(
     State(node): Shared,
     Path(volume): Path<String>,
     JsonBody(body): JsonBody<VolumeVersionBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<VolumeCommitted> {
     Ok(with_progress(node, move |node, progress| {
         node.volume_restore(volume, body, progress)
     }))
@@ -140,7 +229,7 @@ async fn merge(
     State(node): Shared,
     Path(volume): Path<String>,
     JsonBody(body): JsonBody<VolumeVersionBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<VolumeCommitted> {
     Ok(with_progress(node, move |node, progress| {
         node.volume_merge(volume, body, progress)
     }))
@@ -150,7 +239,7 @@ async fn export(
     State(node): Shared,
     Path(volume): Path<String>,
     JsonBody(body): JsonBody<VolumeVersionBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<VolumeCommitted> {
     Ok(with_progress(node, move |node, progress| {
         node.volume_export(volume, body, progress)
     }))
@@ -160,7 +249,7 @@ async fn import(
     State(node): Shared,
     Path(volume): Path<String>,
     JsonBody(body): JsonBody<VolumeVersionBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<VolumeCommitted> {
     Ok(with_progress(node, move |node, progress| {
         node.volume_import(volume, body, progress)
     }))
@@ -170,7 +259,7 @@ async fn hold(
     State(node): Shared,
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody<VolumeHoldBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<Done> {
     let Caller::Peer(peer) = caller else {
         return Err(ApiError::denied("only another node asks that"));
     };

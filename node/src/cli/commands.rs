@@ -1,6 +1,7 @@
 //! One module per noun, one function per verb.
 
 pub(super) mod agent;
+pub(super) mod api;
 pub(super) mod audit;
 pub(super) mod context;
 pub(super) mod daemon;

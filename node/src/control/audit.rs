@@ -11,6 +11,7 @@ mod log;
 
 use std::{path::Path, sync::Arc};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
@@ -25,7 +26,7 @@ const QUEUE: usize = 256;
 const MAX_TEXT: usize = 512;
 
 /// Who asked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Who {
     /// Whoever can open the node's socket.
@@ -74,7 +75,8 @@ impl From<&Caller> for Who {
 }
 
 /// One action.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "AuditEntry")]
 pub struct Entry {
     /// Its number, from 0, without gaps.
     pub seq: u64,

@@ -21,6 +21,7 @@ use super::{
 use crate::{
     api::{
         extract::Lines,
+        page::Cursor,
         types::{
             SCHEMA,
             memory::{
@@ -42,6 +43,8 @@ const DEFAULT_HITS: usize = 10;
 const MAX_HITS: usize = 100;
 const DEFAULT_LIST: usize = 50;
 const MAX_LIST: usize = 1_000;
+/// How far a list can be followed.
+const MAX_TOLD: usize = 1_000_000;
 const DEFAULT_REPLICAS_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_REPLICAS_TIMEOUT: Duration = Duration::from_secs(60);
 /// Events read from the replica at a time.
@@ -149,21 +152,47 @@ impl Node {
         let scope = caller.readable(self, params.space.as_deref())?;
         let kind = params.kind.as_deref().map(parse_kind).transpose()?;
         let limit = params.limit.unwrap_or(DEFAULT_LIST).clamp(1, MAX_LIST);
+        let cursor = params.cursor.as_deref().map(Cursor::parse).transpose()?;
+        // What was told before is read again, and with room for what came since; and one more, to
+        // know whether there is more.
+        let told = cursor.as_ref().map_or(0, |cursor| cursor.told);
+        if told > MAX_TOLD {
+            return Err(ApiError::bad_request("the list ends here")
+                .hint("narrow it by `space`, `kind` or `task`"));
+        }
+        let wanted = match cursor {
+            Some(_) => told + MAX_LIST + limit + 1,
+            None => limit + 1,
+        };
         let replica = self.replica.clone();
-        let items = blocking(move || {
+        let (items, next) = blocking(move || {
             let mut items = Vec::new();
             for space in scope.0 {
                 let query = ListQuery {
                     space: Some(space),
                     kind,
                     task: params.task.clone(),
-                    limit,
+                    limit: wanted,
                 };
                 items.extend(replica.list(&query).map_err(fail::replica)?);
             }
             items.sort_by_key(|item| std::cmp::Reverse((item.hlc, item.doc)));
+            if let Some(cursor) = cursor {
+                let keys: Vec<String> = items.iter().map(|item| item.doc.to_string()).collect();
+                let place = cursor.place(keys.iter().map(String::as_str));
+                items.drain(..place.min(items.len()));
+            }
+            let more = items.len() > limit;
             items.truncate(limit);
-            Ok::<_, ApiError>(items)
+            let last = items
+                .last()
+                .filter(|_| more)
+                .map(|item| item.doc.to_string());
+            let next = last.map(|key| Cursor {
+                told: told + items.len(),
+                key,
+            });
+            Ok::<_, ApiError>((items, next))
         })
         .await??;
         let authority = self.replica.authority();
@@ -174,6 +203,7 @@ impl Node {
         let memories = self.compare(caller, memories, |memory| memory).await?;
         Ok(MemoryList {
             schema: SCHEMA,
+            next: next.map(|cursor| cursor.encode()),
             memories,
         })
     }
@@ -301,7 +331,7 @@ impl Node {
                 .filter(|event| scope.allows(&event.item.space))
             {
                 let event = self.event_of(&authority, event);
-                lines.send(&event).await?;
+                lines.send_event(event.arrival, &event).await?;
             }
         }
     }

@@ -15,7 +15,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{fail, lifecycle::OnDown, runtime::Runtimes, volume::Volumes};
 use crate::{
     agents::{AgentKeys, LocalAgent},
-    api::token::Tokens,
+    api::{idempotency::Keys, token::Tokens},
     config::Config,
     control::{audit::Audit, limits::Limits},
     datadir::DataDir,
@@ -42,6 +42,7 @@ pub(crate) struct Node {
     sandboxes: Result<Sandboxes, ApiError>,
     agents: AgentKeys,
     pub(crate) tokens: Tokens,
+    pub(crate) keys: Keys,
     /// Where the API listens over TCP, if it does.
     pub(crate) api_addr: Option<SocketAddr>,
     /// Records are made on the heads of the log, so they are made one after another.
@@ -76,6 +77,7 @@ pub(crate) struct Parts {
     pub(crate) sandboxes: Result<Sandboxes, ApiError>,
     pub(crate) agents: AgentKeys,
     pub(crate) tokens: Tokens,
+    pub(crate) keys: Keys,
     pub(crate) api_addr: Option<SocketAddr>,
     pub(crate) opened_in_ms: u64,
     pub(crate) stop: CancellationToken,
@@ -95,6 +97,7 @@ impl Node {
             sandboxes: parts.sandboxes,
             agents: parts.agents,
             tokens: parts.tokens,
+            keys: parts.keys,
             api_addr: parts.api_addr,
             authority_lock: tokio::sync::Mutex::new(()),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),

@@ -2,23 +2,26 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Extension, Router,
+    Extension,
     body::Body,
     extract::{Request, State},
     http::{Method, StatusCode},
     response::Response,
-    routing::{any, post},
 };
 use http_body_util::BodyExt;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 
 use super::{
-    MAX_MESSAGE_BYTES, pipe,
+    MAX_MESSAGE_BYTES, PIPE_PROTOCOL, pipe,
     server::Server,
     session::{Query, Session},
 };
 use crate::{
-    api::extract::Params,
+    api::{
+        extract::Params,
+        openapi::Operation,
+        table::{MCP, Table},
+    },
     daemon::{caller::Caller, node::Node},
     error::ApiError,
 };
@@ -32,10 +35,38 @@ const HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 const ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
 
 /// Returns the routes of MCP, for every caller that has an agent.
-pub(crate) fn routes() -> Router<Arc<Node>> {
-    Router::new()
-        .route("/mcp", any(serve))
-        .route("/v1/mcp/pipe", post(pipe::open))
+pub(crate) fn table() -> Table {
+    let messages = |operation: &mut Operation<'_>| {
+        operation.takes_message();
+        operation.answers_message();
+    };
+    Table::default()
+        .route(
+            MCP,
+            Method::POST,
+            "/mcp",
+            serve,
+            "Send a message of MCP, over streamable HTTP",
+        )
+        .also(messages)
+        .route(
+            MCP,
+            Method::GET,
+            "/mcp",
+            serve,
+            "Follow what the MCP server says by itself",
+        )
+        .also(|operation| operation.answers_as("text/event-stream"))
+        .route(MCP, Method::DELETE, "/mcp", serve, "End a session of MCP")
+        .also(|operation| operation.answers_as("text/plain"))
+        .route(
+            MCP,
+            Method::POST,
+            "/v1/mcp/pipe",
+            pipe::open,
+            "Speak MCP over one connection, a message a line",
+        )
+        .also(|operation| operation.upgrades(PIPE_PROTOCOL))
 }
 
 async fn serve(

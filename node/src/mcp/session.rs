@@ -1,6 +1,7 @@
 //! What one client may touch.
 use std::{fmt, sync::Arc};
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::profile::{DEFAULT, Profile, profiles};
@@ -31,7 +32,7 @@ pub(crate) struct Session {
 }
 
 /// The query of `/mcp` and of `POST /v1/mcp/pipe`: it narrows what the credential allows.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Query {
     /// Profiles, with commas between.

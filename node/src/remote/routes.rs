@@ -2,22 +2,23 @@
 use std::sync::Arc;
 
 use axum::{
-    Extension, Json, Router,
+    Extension, Json,
     body::Body,
     extract::{Path, State},
-    response::Response,
-    routing::{get, post},
+    http::Method,
 };
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::{
     api::{
-        extract::{JsonBody, Params, read_at_most},
+        extract::{Answered, JsonBody, Params, read_at_most},
         sandbox_routes::with_progress,
+        table::{BETWEEN, IMAGES, MESH, SANDBOXES, Table},
         types::{
-            image::PushBody,
+            image::{ImagePushed, PushBody},
             remote::{
-                ClaimBody, Claimed, Facts, HoldBody, Nodes, OfferBody, Offered, ResumeBody,
+                ClaimBody, Claimed, Facts, Held, HoldBody, Nodes, OfferBody, Offered, ResumeBody,
                 Resumed, TakeBody,
             },
             wake::{Waiting, WakeOnBody},
@@ -34,24 +35,98 @@ type Answer<T> = Result<Json<T>, ApiError>;
 type Shared = State<Arc<Node>>;
 
 /// What other nodes ask.
-pub(crate) fn peer_routes() -> Router<Arc<Node>> {
-    Router::new()
-        .route("/v1/remote/facts", get(facts))
-        .route("/v1/remote/offer", post(offer))
-        .route("/v1/remote/hold", post(hold))
-        .route("/v1/remote/claim", post(claim))
-        .route("/v1/remote/image", post(take_image))
-        .route("/v1/resume", post(resume))
+pub(crate) fn peer_table() -> Table {
+    Table::default()
+        .route(
+            BETWEEN,
+            Method::GET,
+            "/v1/remote/facts",
+            facts,
+            "Tell what the node is and has room for",
+        )
+        .route(
+            BETWEEN,
+            Method::POST,
+            "/v1/remote/offer",
+            offer,
+            "Tell which packs are here",
+        )
+        .route(
+            BETWEEN,
+            Method::POST,
+            "/v1/remote/hold",
+            hold,
+            "Fetch a snapshot and keep it",
+        )
+        .route(
+            BETWEEN,
+            Method::POST,
+            "/v1/remote/claim",
+            claim,
+            "Ask whether a sandbox may be woken",
+        )
+        .route(
+            BETWEEN,
+            Method::POST,
+            "/v1/remote/image",
+            take_image,
+            "Fetch an image and keep it",
+        )
+        .route(
+            SANDBOXES,
+            Method::POST,
+            "/v1/resume",
+            resume,
+            "Wake a sandbox, here or elsewhere",
+        )
 }
 
 /// What the owner asks about other nodes.
-pub(crate) fn owner_routes() -> Router<Arc<Node>> {
-    Router::new()
-        .route("/v1/nodes", get(nodes))
-        .route("/v1/resume", post(resume))
-        .route("/v1/wake/{token}", post(wake))
-        .route("/v1/wake-on", get(show_wake_on).post(set_wake_on))
-        .route("/v1/images/push", post(push_image))
+pub(crate) fn owner_table() -> Table {
+    Table::default()
+        .route(
+            MESH,
+            Method::GET,
+            "/v1/nodes",
+            nodes,
+            "List the nodes of the mesh, and what each says of itself",
+        )
+        .lists("nodes", "/node/id")
+        .route(
+            SANDBOXES,
+            Method::POST,
+            "/v1/resume",
+            resume,
+            "Wake a sandbox, here or elsewhere",
+        )
+        .route(
+            SANDBOXES,
+            Method::POST,
+            "/v1/wake/{token}",
+            wake,
+            "Call the webhook of a sandbox that sleeps",
+        )
+        .route(
+            SANDBOXES,
+            Method::GET,
+            "/v1/wake-on",
+            show_wake_on,
+            "Tell what a sandbox that sleeps waits for",
+        )
+        .route(
+            SANDBOXES,
+            Method::POST,
+            "/v1/wake-on",
+            set_wake_on,
+            "Say what a sandbox that sleeps waits for",
+        )
+        .route(
+            IMAGES,
+            Method::POST,
+            "/v1/images/push",
+            push_image,
+            "Send an image to another node",
+        )
 }
 
 async fn facts(State(node): Shared) -> Answer<Facts> {
@@ -70,7 +145,7 @@ async fn hold(
     State(node): Shared,
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody<HoldBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<Held> {
     let peer = of_peer(&caller)?;
     let whose = node.accept_hold(&peer, &body).await?;
     Ok(with_progress(node, move |node, progress| async move {
@@ -90,7 +165,7 @@ async fn resume(
     State(node): Shared,
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody<ResumeBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<Resumed> {
     Ok(with_progress(node, move |node, progress| async move {
         node.resume(&caller, body, progress).await
     }))
@@ -110,7 +185,7 @@ async fn set_wake_on(State(node): Shared, JsonBody(body): JsonBody<WakeOnBody>) 
 }
 
 /// The query of `GET /v1/wake-on`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct WakeOnParams {
     what: String,
@@ -126,7 +201,7 @@ async fn show_wake_on(
 async fn push_image(
     State(node): Shared,
     JsonBody(body): JsonBody<PushBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<ImagePushed> {
     node.sandboxes()?;
     Ok(with_progress(node, move |node, progress| async move {
         node.push_image(body, progress).await
@@ -137,7 +212,7 @@ async fn take_image(
     State(node): Shared,
     Extension(caller): Extension<Caller>,
     JsonBody(body): JsonBody<TakeBody>,
-) -> Result<Response, ApiError> {
+) -> Answered<Held> {
     let peer = of_peer(&caller)?;
     node.accept_image(&peer, &body).await?;
     Ok(with_progress(node, move |node, progress| async move {

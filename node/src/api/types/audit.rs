@@ -1,11 +1,12 @@
 //! The audit log: who did what on this node.
 pub use crate::control::audit::{Entry as AuditEntry, Who};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::schema;
+use super::schema_number;
 
 /// The query of `GET /v1/audit`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuditParams {
     /// Only entries from this number on; the newest ones by default.
@@ -17,10 +18,10 @@ pub struct AuditParams {
 }
 
 /// Entries of the audit log, oldest first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditPage {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The entries.
     pub entries: Vec<AuditEntry>,

@@ -1,13 +1,16 @@
 //! Working contexts: checkpoint, resume, list.
+use std::borrow::Cow;
+
 pub use rhizome_memory::{Artifact, Decision, ErrorEntry, Explored};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
-use super::{Named, schema};
+use super::{Named, schema_number};
 
 /// `POST /v1/context/checkpoint`: what changed since the last checkpoint of a task.
 ///
 /// Entries are added to what is there; `goal`, `status` and `next` replace it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointBody {
     /// Name or id of the agent; the node's own agent by default. Refused from a guest.
@@ -26,12 +29,15 @@ pub struct CheckpointBody {
     pub status: Option<String>,
     /// Paths explored, with what came of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<ExploredShape>")]
     pub explored: Vec<Explored>,
     /// Decisions and their reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<DecisionShape>")]
     pub decisions: Vec<Decision>,
     /// Errors met, with cause and fix where known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<ErrorEntryShape>")]
     pub errors: Vec<ErrorEntry>,
     /// Questions that are open.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -44,6 +50,7 @@ pub struct CheckpointBody {
     pub next: Option<Vec<String>>,
     /// Things made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<ArtifactShape>")]
     pub artifacts: Vec<Artifact>,
     /// What is relied on in the runtime, such as `python3>=3.11`, in the place of what was; an
     /// empty list relies on nothing.
@@ -52,7 +59,7 @@ pub struct CheckpointBody {
 }
 
 /// The query of `GET /v1/context`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ContextParams {
     /// Space; may be left out where there is only one.
@@ -75,7 +82,7 @@ pub struct ContextParams {
 }
 
 /// The query of `GET /v1/contexts`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ContextsParams {
     /// Space; all readable ones by default.
@@ -99,18 +106,125 @@ pub struct Entry<T> {
     pub fragment: String,
 }
 
+/// What the value of an [`Entry`] looks like.
+pub trait Shaped {
+    /// A type that serializes alike.
+    type Shape: JsonSchema;
+}
+
+impl<T: Shaped> JsonSchema for Entry<T> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("EntryOf{}", T::Shape::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = EntryShape::<T::Shape>::json_schema(generator);
+        schema.remove("title");
+        schema
+    }
+}
+
+/// Something somebody said in a context, and the fragment that proves it.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+struct EntryShape<T> {
+    #[serde(flatten)]
+    value: T,
+    /// Who.
+    by: Named,
+    /// Where.
+    node: Named,
+    /// When, by the author's clock.
+    at_ms: u64,
+    /// The signed fragment it stands in.
+    fragment: String,
+}
+
+/// A path that was taken.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Explored")]
+pub struct ExploredShape {
+    /// What was tried.
+    what: String,
+    /// What came of it.
+    #[serde(default)]
+    result: String,
+}
+
+/// A choice that was made.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Decision")]
+pub struct DecisionShape {
+    /// What was decided.
+    what: String,
+    /// Why.
+    #[serde(default)]
+    why: String,
+}
+
+/// Something that went wrong.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "ErrorEntry")]
+pub struct ErrorEntryShape {
+    /// What was seen; the entry's name in later checkpoints.
+    error: String,
+    /// Why it happens.
+    #[serde(default)]
+    cause: Option<String>,
+    /// What mended it.
+    #[serde(default)]
+    fix: Option<String>,
+    /// Where it stands, such as `open` or `fixed`.
+    #[serde(default)]
+    status: Option<String>,
+}
+
+/// Something that was made.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "Artifact")]
+pub struct ArtifactShape {
+    /// Its name.
+    name: String,
+    /// Where it is: a path, a hash, a URL.
+    #[serde(default)]
+    reference: String,
+}
+
+impl Shaped for Explored {
+    type Shape = ExploredShape;
+}
+
+impl Shaped for Decision {
+    type Shape = DecisionShape;
+}
+
+impl Shaped for ErrorEntry {
+    type Shape = ErrorEntryShape;
+}
+
+impl Shaped for Artifact {
+    type Shape = ArtifactShape;
+}
+
+impl Shaped for Line {
+    type Shape = Line;
+}
+
+impl Shaped for WorkedIn {
+    type Shape = WorkedIn;
+}
+
 /// A plain line in an [`Entry`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Line {
     /// The line.
     pub what: String,
 }
 
 /// `GET /v1/context`: what an agent resumes from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Context {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// Document id.
     pub doc: String,
@@ -163,7 +277,7 @@ pub struct Context {
 }
 
 /// A sandbox a task was worked on in; the [`Entry`] around it says on which node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkedIn {
     /// Sandbox id.
     pub id: String,
@@ -176,7 +290,7 @@ pub struct WorkedIn {
 }
 
 /// The fragments of a context, each read again from disk and checked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Verification {
     /// How many fragments there are.
     pub total: usize,
@@ -187,7 +301,7 @@ pub struct Verification {
 }
 
 /// One fragment's check.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VerifiedFragment {
     /// Fragment id.
     pub id: String,
@@ -207,17 +321,17 @@ pub struct VerifiedFragment {
 }
 
 /// `GET /v1/contexts`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Contexts {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The contexts, last touched first.
     pub contexts: Vec<ContextSummary>,
 }
 
 /// A context in a line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextSummary {
     /// Document id.
     pub doc: String,

@@ -1,11 +1,12 @@
 //! Files of memory, as the API tells them.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Named, SCHEMA, memory::Memory};
 
 /// The query of `GET /v1/files`, and of `GET`, `PUT` and `DELETE /v1/file`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileParams {
     /// `/memories` or below.
@@ -17,7 +18,7 @@ pub struct FileParams {
 }
 
 /// `GET /v1/files`: every file at or below a path, in the order of their paths.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct FileList {
     /// The version of this layout.
     pub schema: u32,
@@ -28,7 +29,7 @@ pub struct FileList {
 }
 
 /// One line about a file.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct FileLine {
     /// Its path.
     pub path: String,
@@ -47,7 +48,7 @@ pub struct FileLine {
 }
 
 /// `GET /v1/file`: a file with its text, as the memory that recall finds.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct FileShown {
     /// The version of this layout.
     pub schema: u32,
@@ -58,7 +59,7 @@ pub struct FileShown {
 }
 
 /// `POST /v1/file`: something to do.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileBody {
     /// Agent to speak as, by name or id.
@@ -72,7 +73,7 @@ pub struct FileBody {
 }
 
 /// What to do to a file.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum FileOp {
     /// Makes a file where nothing is.
@@ -134,7 +135,7 @@ pub enum FileOp {
 }
 
 /// What became of it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct FileChanged {
     /// The version of this layout.
     pub schema: u32,

@@ -1,13 +1,14 @@
 //! What is asked and told of images, beyond building and listing them.
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Named, sandbox::Image, schema};
+use super::{Named, sandbox::Image, schema_number};
 
 /// `POST /v1/images/import`; the answer is a stream of progress and then
 /// [`ImageBuilt`](super::sandbox::ImageBuilt).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImportBody {
     /// Absolute path on the node's host: an OCI layout, or an archive.
@@ -24,7 +25,7 @@ pub struct ImportBody {
 }
 
 /// `POST /v1/images/commit`; answered as an import.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CommitBody {
     /// The sandbox: id, prefix or name.
@@ -34,7 +35,7 @@ pub struct CommitBody {
 }
 
 /// `POST /v1/images/recipe`; answered as an import.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecipeBody {
     /// The recipe's text.
@@ -46,7 +47,7 @@ pub struct RecipeBody {
 }
 
 /// `POST /v1/images/push`; the answer is a stream of progress and then [`ImagePushed`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PushBody {
     /// The image: name, id or prefix.
@@ -56,10 +57,10 @@ pub struct PushBody {
 }
 
 /// An image that another node has now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImagePushed {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// Its id.
     pub id: String,
@@ -72,10 +73,10 @@ pub struct ImagePushed {
 }
 
 /// `GET /v1/images/{image}`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageShown {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The image.
     #[serde(flatten)]
@@ -107,7 +108,7 @@ pub struct ImageShown {
 }
 
 /// One file of an image.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImagePart {
     /// Its name.
     pub name: String,
@@ -118,7 +119,7 @@ pub struct ImagePart {
 }
 
 /// One root file system in the descent of an image.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Ancestor {
     /// Its name; empty for a step of a recipe.
     pub name: String,
@@ -127,10 +128,10 @@ pub struct Ancestor {
 }
 
 /// `DELETE /v1/images/{image}`, `POST /v1/images/prune`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImagesRemoved {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The images that are gone.
     pub images: Vec<Image>,

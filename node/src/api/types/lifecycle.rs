@@ -1,12 +1,13 @@
 //! The life of sandboxes after their first boot, and the snapshots it leaves.
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Named, remote::Replicated, sandbox::Sandbox, schema, wake::WakeOn};
+use super::{Named, remote::Replicated, sandbox::Sandbox, schema_number, wake::WakeOn};
 
 /// How long a sandbox lives when nobody asks for more.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Lease {
     /// For whom it is kept: `client`, `agent` or `context`.
     pub owner: String,
@@ -19,7 +20,7 @@ pub struct Lease {
 }
 
 /// A lease that is asked for.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseBody {
     /// For how long from now, in milliseconds.
@@ -44,7 +45,7 @@ pub struct LeaseBody {
 
 /// `POST /v1/sandboxes/{id}/snapshot`, `…/hibernate`; the answer is a stream of
 /// [`super::ProgressLine`]`<`[`SnapshotTaken`]`>`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotBody {
     /// A program that the guest runs first, and its arguments.
@@ -66,7 +67,7 @@ pub struct SnapshotBody {
 }
 
 /// A snapshot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Snapshot {
     /// Its id: the hash of its sealed manifest.
     pub id: String,
@@ -101,10 +102,10 @@ pub struct Snapshot {
 }
 
 /// The result of taking a snapshot, and of `GET /v1/snapshots/{id}`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SnapshotTaken {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The snapshot.
     #[serde(flatten)]
@@ -121,10 +122,10 @@ pub struct SnapshotTaken {
 }
 
 /// `GET /v1/snapshots`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Snapshots {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The snapshots, newest first.
     pub snapshots: Vec<Snapshot>,
@@ -132,8 +133,9 @@ pub struct Snapshots {
 
 /// `POST /v1/sandboxes/{id}/resume`; the answer is a stream of
 /// [`super::ProgressLine`]`<`[`super::sandbox::SandboxCreated`]`>`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "SandboxResumeBody")]
 pub struct ResumeBody {
     /// Go on although something that the sandbox relies on is not here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -142,7 +144,7 @@ pub struct ResumeBody {
 
 /// `POST /v1/snapshots/{id}/restore`; the answer is a stream of
 /// [`super::ProgressLine`]`<`[`super::sandbox::SandboxCreated`]`>`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RestoreBody {
     /// Make another sandbox instead of the same one.
@@ -161,7 +163,7 @@ pub struct RestoreBody {
 
 /// `POST /v1/snapshots/{id}/export`, answered by [`super::ProgressLine`]`<`[`SnapshotExported`]`>`,
 /// and `POST /v1/snapshots/import`, by [`super::ProgressLine`]`<`[`SnapshotTaken`]`>`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ArchiveBody {
     /// The file, on the daemon's machine; an absolute path.
@@ -169,10 +171,10 @@ pub struct ArchiveBody {
 }
 
 /// The result of `POST /v1/snapshots/{id}/export`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SnapshotExported {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The snapshot's id.
     pub id: String,
@@ -186,7 +188,7 @@ pub struct SnapshotExported {
 }
 
 /// `POST /v1/sandboxes/{id}/fork`; the answer is a stream of [`super::ProgressLine`]`<`[`Forked`]`>`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForkBody {
     /// How many; one by default.
@@ -207,20 +209,20 @@ pub struct ForkBody {
 }
 
 /// The copies that were made.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Forked {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The copies, in order.
     pub sandboxes: Vec<Sandbox>,
 }
 
 /// `GET /v1/sandboxes/{id}/health`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Health {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// Whether the guest answered.
     pub answers: bool,
@@ -233,7 +235,7 @@ pub struct Health {
 }
 
 /// `POST /v1/down`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DownBody {
     /// What becomes of the sandboxes: `keep` (default), `hibernate` or `kill`.
@@ -242,10 +244,10 @@ pub struct DownBody {
 }
 
 /// The answer to `POST /v1/doctor/fix`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Mended {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// What was done, by kind: `actions`, `monitors`, `directories`, `pins`, `bytes`.
     pub done: BTreeMap<String, u64>,

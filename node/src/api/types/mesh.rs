@@ -1,10 +1,11 @@
 //! The mesh: init, join, invites, spaces, agents, peers.
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Named, schema};
+use super::{Named, schema_number};
 
 /// `POST /v1/mesh/init`: found a mesh on this node.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InitBody {
     /// Name of the mesh; `mesh` by default.
@@ -19,10 +20,10 @@ pub struct InitBody {
 }
 
 /// The answer to [`InitBody`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Founded {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The mesh.
     pub mesh: Named,
@@ -38,7 +39,7 @@ pub struct Founded {
 }
 
 /// `POST /v1/mesh/join`: join by invite.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JoinBody {
     /// The invite, one string.
@@ -49,10 +50,10 @@ pub struct JoinBody {
 }
 
 /// The answer to [`JoinBody`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Joined {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The mesh.
     pub mesh: Named,
@@ -67,7 +68,7 @@ pub struct Joined {
 }
 
 /// `POST /v1/invites`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InviteBody {
     /// `relay`, `reader`, `writer` (default) or `admin`.
@@ -91,10 +92,10 @@ pub struct InviteBody {
 }
 
 /// The answer to [`InviteBody`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InviteCreated {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The string to hand over; whoever has it can join.
     pub invite: String,
@@ -106,7 +107,7 @@ pub struct InviteCreated {
 }
 
 /// An invite as the authority log knows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InviteInfo {
     /// Its public key.
     pub id: String,
@@ -130,10 +131,10 @@ pub struct InviteInfo {
 }
 
 /// `DELETE /v1/invites/{invite}`: the invite as it is now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct InviteClosed {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The invite.
     #[serde(flatten)]
@@ -141,7 +142,7 @@ pub struct InviteClosed {
 }
 
 /// A node that asked to be let in.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JoinRequest {
     /// The node, by the name it gave itself.
     pub node: Named,
@@ -154,17 +155,17 @@ pub struct JoinRequest {
 }
 
 /// `GET /v1/invites/requests`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JoinRequests {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// Who asked.
     pub requests: Vec<JoinRequest>,
 }
 
 /// `POST /v1/invites/approve`; the answer is the [`JoinRequests`] of that node.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApproveBody {
     /// The node: its id, a unique prefix of it, or the name it gave itself.
@@ -172,17 +173,17 @@ pub struct ApproveBody {
 }
 
 /// `GET /v1/invites`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Invites {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The invites.
     pub invites: Vec<InviteInfo>,
 }
 
 /// `POST /v1/spaces`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpaceBody {
     /// Its name.
@@ -190,7 +191,7 @@ pub struct SpaceBody {
 }
 
 /// A space.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Space {
     /// Space id.
     pub id: String,
@@ -218,10 +219,10 @@ pub struct Space {
 }
 
 /// The answer to [`SpaceBody`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SpaceCreated {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The space.
     #[serde(flatten)]
@@ -229,17 +230,17 @@ pub struct SpaceCreated {
 }
 
 /// `GET /v1/spaces`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Spaces {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The spaces.
     pub spaces: Vec<Space>,
 }
 
 /// `POST /v1/agents`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentBody {
     /// Its name, unique on this node: letters, digits, `-`, `_`, `.`; 64 at most.
@@ -253,7 +254,7 @@ pub struct AgentBody {
 }
 
 /// An agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Agent {
     /// Agent id.
     pub id: String,
@@ -277,10 +278,10 @@ pub struct Agent {
 }
 
 /// The answer to [`AgentBody`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AgentCreated {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The agent.
     #[serde(flatten)]
@@ -288,17 +289,17 @@ pub struct AgentCreated {
 }
 
 /// `GET /v1/agents`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Agents {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The agents of the mesh, those of this node first.
     pub agents: Vec<Agent>,
 }
 
 /// Whether a peer is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PeerState {
     /// This node itself.
@@ -313,7 +314,7 @@ pub enum PeerState {
 }
 
 /// A member of the mesh, as this node sees it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Peer {
     /// Node id.
     pub node: String,
@@ -350,7 +351,7 @@ pub struct Peer {
 }
 
 /// The path to a peer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PeerPath {
     /// `direct` or `relayed`.
     pub kind: String,
@@ -362,7 +363,7 @@ pub struct PeerPath {
 }
 
 /// How far a peer and this node hold the same of one lane.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PeerSync {
     /// `authority` or the space's name.
     pub lane: String,
@@ -374,10 +375,10 @@ pub struct PeerSync {
 }
 
 /// `GET /v1/peers`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Peers {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The members, this node first.
     pub peers: Vec<Peer>,

@@ -1,14 +1,15 @@
 //! The node itself: self, status, doctor, down.
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::mesh::Space;
-use super::{Named, schema};
+use super::{Named, schema_number};
 
 /// `GET /v1/self`: who is asking, as the node sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SelfInfo {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The agent spoken for; absent while the node belongs to no mesh.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -28,7 +29,7 @@ pub struct SelfInfo {
 }
 
 /// A space with the role one has in it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SelfSpace {
     /// Space id.
     pub id: String,
@@ -39,10 +40,10 @@ pub struct SelfSpace {
 }
 
 /// `GET /v1/status`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// Version of the daemon.
     pub version: String,
@@ -92,7 +93,7 @@ pub struct Status {
 }
 
 /// An agent that signed two histories: two fragments for one position of its chain.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Fork {
     /// The space.
     pub space: Named,
@@ -105,7 +106,7 @@ pub struct Fork {
 }
 
 /// One setting of the daemon.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Setting {
     /// Its name, as `config.json` has it.
     pub name: String,
@@ -116,10 +117,10 @@ pub struct Setting {
 }
 
 /// `GET /v1/config`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Settings {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// Where `config.json` would be.
     pub file: String,
@@ -128,7 +129,7 @@ pub struct Settings {
 }
 
 /// Sandboxes in numbers.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxSummary {
     /// Whether this node can run sandboxes.
     pub available: bool,
@@ -151,7 +152,7 @@ pub struct SandboxSummary {
 }
 
 /// What opening the store found.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Recovery {
     /// Whether the store was clean.
     pub clean: bool,
@@ -174,17 +175,19 @@ pub struct Recovery {
 }
 
 /// `GET /v1/doctor`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Doctor {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The checks, in order.
     pub checks: Vec<Check>,
 }
 
 /// How a check came out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckStatus {
     /// As it should be.
@@ -196,7 +199,7 @@ pub enum CheckStatus {
 }
 
 /// One thing looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Check {
     /// What was looked at, in a word or two.
     pub name: String,

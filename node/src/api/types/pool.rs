@@ -1,10 +1,11 @@
 //! Guests that wait for the next sandbox of their image and size.
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::schema;
+use super::schema_number;
 
 /// `POST /v1/pool`; the answer is a stream of [`super::ProgressLine`]`<`[`Pool`]`>`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WarmBody {
     /// `minimal` (default), `debian` or an image id or its prefix.
@@ -19,17 +20,17 @@ pub struct WarmBody {
 }
 
 /// `GET /v1/pool`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Pool {
     /// The schema of this object.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The guests, the most used last.
     pub guests: Vec<PoolGuest>,
 }
 
 /// A guest that waits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PoolGuest {
     /// Name of its image.
     pub image: String,
@@ -48,10 +49,10 @@ pub struct PoolGuest {
 }
 
 /// `DELETE /v1/pool`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Drained {
     /// The schema of this object.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// Guests that waited and do not any more.
     pub drained: usize,

@@ -2,15 +2,16 @@
 use std::collections::BTreeMap;
 
 use rhizome_sandbox::chunks::PackId;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Named, mesh::PeerState, sandbox::Sandbox, schema};
+use super::{Named, mesh::PeerState, sandbox::Sandbox, schema_number};
 
 /// `GET /v1/remote/facts`: what a node is, has and has room for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Facts {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The node's version.
     pub version: String,
@@ -48,7 +49,7 @@ pub struct Facts {
 }
 
 /// A way to run sandboxes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Driver {
     /// Such as `qemu-microvm`.
     pub name: String,
@@ -58,7 +59,7 @@ pub struct Driver {
 }
 
 /// A node, as this one knows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeFacts {
     /// The node.
     pub node: Named,
@@ -73,21 +74,22 @@ pub struct NodeFacts {
 }
 
 /// `GET /v1/nodes`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Nodes {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The nodes of the mesh, this one first.
     pub nodes: Vec<NodeFacts>,
 }
 
 /// `POST /v1/remote/offer`: which of these does the node hold?
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OfferBody {
     /// Packs and objects.
     #[serde(default)]
+    #[schemars(with = "Vec<String>")]
     pub packs: Vec<PackId>,
     /// An image, by its whole id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -95,12 +97,13 @@ pub struct OfferBody {
 }
 
 /// What a node holds and serves by hash from now on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Offered {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// Those of the packs.
+    #[schemars(with = "Vec<String>")]
     pub packs: Vec<PackId>,
     /// The description of the image, which names its files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,7 +111,7 @@ pub struct Offered {
 }
 
 /// `POST /v1/remote/hold`: fetch a snapshot from the asking node and keep it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HoldBody {
     /// The space it belongs to.
@@ -116,8 +119,10 @@ pub struct HoldBody {
     /// The sandbox.
     pub sandbox: String,
     /// The manifest.
+    #[schemars(with = "String")]
     pub manifest: PackId,
     /// The packs of its chunks.
+    #[schemars(with = "Vec<String>")]
     pub packs: Vec<PackId>,
     /// The image it starts from.
     pub image_id: String,
@@ -127,7 +132,7 @@ pub struct HoldBody {
 
 /// `POST /v1/remote/image`: fetch an image from the asking node and keep it; the answer is a stream
 /// of [`super::ProgressLine`]`<`[`Held`]`>`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TakeBody {
     /// Its id, whole.
@@ -137,17 +142,17 @@ pub struct TakeBody {
 }
 
 /// It is kept, durably.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Held {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// How many bytes came for it; the rest was here.
     pub bytes: u64,
 }
 
 /// `POST /v1/remote/claim`: may the asking node wake the sandbox?
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimBody {
     /// The space of the record.
@@ -162,10 +167,10 @@ pub struct ClaimBody {
 }
 
 /// The answer of the node that decides.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Claimed {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// Whether the asking node may go on.
     pub granted: bool,
@@ -175,7 +180,7 @@ pub struct Claimed {
 }
 
 /// `POST /v1/resume`: wake a sandbox, here or elsewhere, wherever it went to sleep.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResumeBody {
     /// The sandbox by id, prefix or name, or its snapshot by a prefix of its manifest.
@@ -189,10 +194,10 @@ pub struct ResumeBody {
 }
 
 /// A sandbox that woke.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Resumed {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The sandbox.
     #[serde(flatten)]
@@ -207,7 +212,7 @@ pub struct Resumed {
 }
 
 /// Where a snapshot is kept, beside the node it was taken on.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Replicated {
     /// How many other nodes should keep it.
     pub wanted: usize,
@@ -226,7 +231,7 @@ pub struct Replicated {
 }
 
 /// A node that was asked and did not answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Unanswered {
     /// The node.
     pub node: Named,

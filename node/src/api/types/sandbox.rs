@@ -3,17 +3,18 @@ use std::collections::BTreeMap;
 
 use rhizome_sandbox::egress::Policy;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
     Named,
     remote::Unanswered,
-    schema,
+    schema_number,
     wake::{Copies, WakeOn, WokenBy},
 };
 
 /// `POST /v1/sandboxes`; the answer is a stream of [`super::ProgressLine`]`<`[`SandboxCreated`]`>`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SandboxBody {
     /// A name, unique among the living; none by default.
@@ -48,6 +49,7 @@ pub struct SandboxBody {
     pub labels: BTreeMap<String, String>,
     /// What it may reach: nothing, if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<super::network::PolicyShape>")]
     pub network: Option<Policy>,
     /// Names of the node's secrets that it may use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -55,7 +57,7 @@ pub struct SandboxBody {
 }
 
 /// A sandbox.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sandbox {
     /// Sandbox id.
     pub id: String,
@@ -131,10 +133,10 @@ pub struct Sandbox {
 }
 
 /// The result of creating a sandbox, and of `GET /v1/sandboxes/{id}`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxCreated {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The sandbox.
     #[serde(flatten)]
@@ -142,10 +144,10 @@ pub struct SandboxCreated {
 }
 
 /// `GET /v1/sandboxes`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sandboxes {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The sandboxes, newest first.
     pub sandboxes: Vec<Sandbox>,
@@ -157,7 +159,7 @@ pub struct Sandboxes {
 /// `POST /v1/sandboxes/{id}/exec`, with `Upgrade: rhizome-exec/1`.
 ///
 /// After `101 Switching Protocols` both sides speak [`crate::api::exec_frame`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecBody {
     /// Program and arguments.
@@ -192,7 +194,7 @@ pub struct ExecBody {
 }
 
 /// The size of a terminal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Pty {
     /// Rows of characters.
@@ -202,17 +204,17 @@ pub struct Pty {
 }
 
 /// The answer to a command that was started with `detach`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExecStarted {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// Its id.
     pub id: String,
 }
 
 /// A command of a sandbox, running or ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Exec {
     /// Its id.
     pub id: String,
@@ -242,17 +244,17 @@ pub struct Exec {
 }
 
 /// `GET /v1/sandboxes/{id}/execs`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Execs {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The commands, newest first.
     pub execs: Vec<Exec>,
 }
 
 /// `POST /v1/sandboxes/{id}/execs/{exec}/attach`, with `Upgrade: rhizome-exec/1`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AttachBody {
     /// Bytes of output, of both kinds together, that the client has; all that is kept by default.
@@ -264,7 +266,7 @@ pub struct AttachBody {
 }
 
 /// The first frame of an attached command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExecAttached {
     /// Its id.
     pub id: String,
@@ -279,7 +281,7 @@ pub struct ExecAttached {
 }
 
 /// `POST /v1/sandboxes/{id}/execs/{exec}/signal`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignalBody {
     /// Its number, 1 to 31; 9 ends all that the command started.
@@ -287,7 +289,7 @@ pub struct SignalBody {
 }
 
 /// The query of `POST /v1/sandboxes/{id}/forward`, with `Upgrade: rhizome-forward/1`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ForwardParams {
     /// A TCP port in the sandbox.
@@ -295,7 +297,7 @@ pub struct ForwardParams {
 }
 
 /// The query of `GET /v1/sandboxes/{id}/watch`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WatchParams {
     /// Absolute path of a directory in the sandbox.
@@ -306,10 +308,10 @@ pub struct WatchParams {
 }
 
 /// A line of the answer to `GET /v1/sandboxes/{id}/watch`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileChange {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// `created`, `changed`, `touched`, `removed`, or `overflow`: some are not told, look again.
     pub change: String,
@@ -320,7 +322,7 @@ pub struct FileChange {
 }
 
 /// How a command ended: the payload of the last exec frame.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ExecEnd {
     /// It ended by itself with this code.
@@ -334,7 +336,7 @@ pub enum ExecEnd {
 }
 
 /// The query of the file routes of a sandbox.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PathParams {
     /// Absolute path in the sandbox.
@@ -345,7 +347,7 @@ pub struct PathParams {
 }
 
 /// What a path in a sandbox is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FileKind {
     /// A regular file.
@@ -359,7 +361,7 @@ pub enum FileKind {
 }
 
 /// A file in a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileEntry {
     /// Last part of its path, as the guest says it; may hold anything, so check before use.
     pub name: String,
@@ -372,10 +374,10 @@ pub struct FileEntry {
 }
 
 /// `GET /v1/sandboxes/{id}/stat?path=`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileStat {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The file.
     #[serde(flatten)]
@@ -383,27 +385,27 @@ pub struct FileStat {
 }
 
 /// `GET /v1/sandboxes/{id}/dir?path=`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DirListing {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// What is in it, by name.
     pub entries: Vec<FileEntry>,
 }
 
 /// The answer to `PUT /v1/sandboxes/{id}/file?path=`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FileWritten {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// Bytes written.
     pub bytes: u64,
 }
 
 /// `POST /v1/images`; the answer is a stream of [`super::ProgressLine`]`<`[`ImageBuilt`]`>`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImageBody {
     /// `minimal` or `debian`.
@@ -414,7 +416,7 @@ pub struct ImageBody {
 }
 
 /// An image sandboxes can start from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Image {
     /// Image id: a hash, in hex.
     pub id: String,
@@ -433,10 +435,10 @@ pub struct Image {
 }
 
 /// The result of an image build.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageBuilt {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The image.
     #[serde(flatten)]
@@ -444,10 +446,10 @@ pub struct ImageBuilt {
 }
 
 /// `GET /v1/images`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Images {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The images.
     pub images: Vec<Image>,

@@ -1,10 +1,11 @@
 //! Tokens: what opens the API over TCP, for whom, and how far.
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Named, schema};
+use super::{Named, schema_number};
 
 /// `POST /v1/tokens`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenBody {
     /// Its name, unique on this node: letters, digits, `-`, `_`, `.`; 64 at most.
@@ -24,7 +25,7 @@ pub struct TokenBody {
 }
 
 /// A token, without what is sent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Token {
     /// Its name.
     pub name: String,
@@ -42,10 +43,10 @@ pub struct Token {
 }
 
 /// The answer of `POST /v1/tokens`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TokenCreated {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The new token.
     #[serde(flatten)]
@@ -55,10 +56,10 @@ pub struct TokenCreated {
 }
 
 /// The answer of `DELETE /v1/tokens/{name}`: the token, which opens nothing from now on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TokenRevoked {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The token.
     #[serde(flatten)]
@@ -66,10 +67,10 @@ pub struct TokenRevoked {
 }
 
 /// The answer of `GET /v1/tokens`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tokens {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The tokens, by name.
     pub tokens: Vec<Token>,

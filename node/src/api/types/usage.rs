@@ -1,11 +1,14 @@
 //! What agents and spaces use of a node, and how much they may.
 pub use crate::control::quota::{Per, Resource};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Named, schema};
+use super::{Named, schema_number};
 
 /// By what usage is added up.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
     /// A row for each agent.
@@ -18,7 +21,7 @@ pub enum By {
 }
 
 /// The query of `GET /v1/usage`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UsageParams {
     /// By what it is added up.
@@ -39,7 +42,7 @@ pub struct UsageParams {
 }
 
 /// Amounts of everything that is metered.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Amounts {
     /// Processor time, in milliseconds.
     pub cpu_ms: u64,
@@ -60,7 +63,7 @@ pub struct Amounts {
 }
 
 /// What one agent, space or sandbox used.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UsageRow {
     /// The agent; absent for what works for none, and in rows by space.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,10 +83,10 @@ pub struct UsageRow {
 }
 
 /// `GET /v1/usage`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UsageAnswer {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// By what it is added up.
     pub by: By,
@@ -97,7 +100,7 @@ pub struct UsageAnswer {
 }
 
 /// `POST /v1/quotas`: sets quotas of one agent or space, or of each.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QuotaBody {
     /// An agent, by name or id; this, `space` or `each`.
@@ -117,7 +120,7 @@ pub struct QuotaBody {
 }
 
 /// The query of `DELETE /v1/quotas`: those that match.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QuotaParams {
     /// An agent, by name or id.
@@ -138,7 +141,7 @@ pub struct QuotaParams {
 }
 
 /// A quota, and how it stands.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Quota {
     /// `agent` or `space`.
     pub kind: String,
@@ -168,20 +171,20 @@ pub struct Quota {
 }
 
 /// `GET`, `POST` and `DELETE /v1/quotas`: those that are there, were set, were removed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QuotaList {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The quotas.
     pub quotas: Vec<Quota>,
 }
 
 /// `GET /v1/usage` from inside a sandbox: its own, and the quotas that count for it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OwnUsage {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// What this sandbox used since it was made.
     pub usage: UsageRow,

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use rhizome_sandbox::chunks::PackId;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Named, schema};
+use super::{Named, schema_number};
 
 /// A volume.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Volume {
     /// Its id, 32 hex digits.
     pub id: String,
@@ -27,7 +28,7 @@ pub struct Volume {
 }
 
 /// A version of a volume.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeVersion {
     /// Its id, 64 hex digits.
     pub id: String,
@@ -48,7 +49,7 @@ pub struct VolumeVersion {
 }
 
 /// A volume in a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeAttached {
     /// The sandbox's id.
     pub sandbox: String,
@@ -74,7 +75,7 @@ pub struct VolumeAttached {
 }
 
 /// How much of a version is on a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeArrived {
     /// Packs that are here.
     pub packs: u64,
@@ -83,27 +84,27 @@ pub struct VolumeArrived {
 }
 
 /// The answer of `GET /v1/volumes`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Volumes {
     /// Version of this object.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The volumes, by name.
     pub volumes: Vec<Volume>,
 }
 
 /// The answer of whatever is about one volume.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeShown {
     /// Version of this object.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The volume.
     pub volume: Volume,
 }
 
 /// The body of `POST /v1/volumes`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeBody {
     /// Its name.
@@ -117,7 +118,7 @@ pub struct VolumeBody {
 }
 
 /// The body of `POST /v1/volumes/{volume}/attach`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeAttachBody {
     /// The sandbox.
@@ -142,7 +143,7 @@ pub struct VolumeAttachBody {
 }
 
 /// The body of `POST /v1/volumes/{volume}/detach`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeDetachBody {
     /// The sandbox; may be left out if there is one.
@@ -157,7 +158,7 @@ pub struct VolumeDetachBody {
 }
 
 /// The body of `POST /v1/volumes/{volume}/checkpoint`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeCheckpointBody {
     /// The sandbox; may be left out if there is one.
@@ -172,7 +173,7 @@ pub struct VolumeCheckpointBody {
 }
 
 /// The body of `POST /v1/volumes/{volume}/{restore,merge,export,import}`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeVersionBody {
     /// The version, if not the newest.
@@ -187,10 +188,10 @@ pub struct VolumeVersionBody {
 }
 
 /// What became a version, or was one already.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeCommitted {
     /// Version of this object.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The volume's id.
     pub volume: String,
@@ -209,7 +210,7 @@ pub struct VolumeCommitted {
 }
 
 /// Something that two versions had both changed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeConflict {
     /// Where.
     pub path: String,
@@ -220,20 +221,20 @@ pub struct VolumeConflict {
 }
 
 /// The answer of `GET /v1/volumes/{volume}/log`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeLog {
     /// Version of this object.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// Each before what it was made from.
     pub versions: Vec<VolumeVersion>,
 }
 
 /// The answer of `GET /v1/volumes/{volume}/diff`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeDiff {
     /// Version of this object.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The version that was compared.
     pub from: String,
@@ -246,7 +247,7 @@ pub struct VolumeDiff {
 }
 
 /// One entry that differs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeChange {
     /// Where.
     pub path: String,
@@ -259,7 +260,7 @@ pub struct VolumeChange {
 }
 
 /// What a node asks another to keep.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeHoldBody {
     /// The space's id.
@@ -278,21 +279,23 @@ pub struct VolumeHoldBody {
 }
 
 /// Asks which chunks are in packs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PackChunksBody {
     /// The packs, at most 64.
+    #[schemars(with = "Vec<String>")]
     pub packs: Vec<PackId>,
 }
 
 /// Which chunks are in packs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PackChunks {
     /// Version of this object.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// For each pack that is here, the first 16 hex digits of every chunk's name, one behind the
     /// other.
+    #[schemars(with = "BTreeMap<String, String>")]
     pub packs: BTreeMap<PackId, String>,
     /// How many of those asked about were looked at; ask again about the others.
     pub looked_at: usize,

@@ -1,10 +1,11 @@
 //! What sandboxes that sleep wait for, and what woke them.
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::schema;
+use super::schema_number;
 
 /// Something that wakes a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "on", rename_all = "lowercase")]
 pub enum WakeOn {
     /// A time.
@@ -24,7 +25,7 @@ pub enum WakeOn {
 }
 
 /// What woke a sandbox.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "why", rename_all = "lowercase")]
 pub enum WokenBy {
     /// Its time came.
@@ -53,7 +54,7 @@ pub enum WokenBy {
 }
 
 /// `POST /v1/wake-on`: what a sandbox that sleeps waits for from now on.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WakeOnBody {
     /// The sandbox by id, prefix or name, or its snapshot by a prefix of its manifest.
@@ -64,10 +65,10 @@ pub struct WakeOnBody {
 }
 
 /// What a sandbox waits for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Waiting {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The sandbox.
     pub sandbox: String,
@@ -82,7 +83,7 @@ pub struct Waiting {
 }
 
 /// How a snapshot is kept on other nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Copies {
     /// How many nodes, beside the one it was taken on, are to hold it; 0 where nobody said.
     pub wanted: usize,
