@@ -2,7 +2,7 @@
 CARGO ?= cargo
 # No -p below: a build of one package resolves features anew and compiles the network stack again.
 
-.PHONY: help build demo test check bench fuzz setup
+.PHONY: help build demo test acceptance check bench fuzz setup
 
 help: ## List the everyday verbs
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -18,6 +18,10 @@ test: ## Set up what is needed, then run every test
 	$(CARGO) build --workspace --all-targets
 	$(CARGO) run --quiet --bin rhizome-lab -- setup
 	$(CARGO) test --workspace --no-fail-fast
+
+acceptance: ## Install public clients in the user's cache, and run the tests that need them
+	$(CARGO) build --workspace --all-targets
+	$(CARGO) run --quiet --bin rhizome-lab -- acceptance
 
 check: ## Format, lint and audit as a reviewer would
 	$(CARGO) fmt --all --check

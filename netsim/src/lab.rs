@@ -2,9 +2,10 @@
 //!
 //! [`Hosts`] makes the hosts and takes them away again, [`Daemon`] runs one `rhizome` on one of them,
 //! [`setup`] brings the programs of Debian's packages that a sandbox needs, and [`demo`] is the main
-//! job from end to end. Nothing here knows a protocol: everything goes through the command line that
+//! job from end to end; [`acceptance`] runs the tests that need public clients. Nothing here knows a protocol: everything goes through the command line that
 //! users have.
 
+pub mod acceptance;
 pub mod daemon;
 pub mod demo;
 pub mod hosts;

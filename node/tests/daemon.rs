@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 #[path = "daemon/api.rs"]
 mod api;
+#[path = "daemon/clients.rs"]
+mod clients;
 #[path = "daemon/contexts.rs"]
 mod contexts;
 #[path = "daemon/crash.rs"]
@@ -18,6 +20,8 @@ mod files;
 mod gap;
 #[path = "daemon/hosts.rs"]
 mod hosts;
+#[path = "daemon/http.rs"]
+mod http;
 #[path = "daemon/images.rs"]
 mod images;
 #[path = "daemon/invites.rs"]

@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
-"""Writes rhizome/_models.py from docs/openapi.json.
+"""Writes rhizome/_models.py from docs/openapi.json, and rhizome/_async_client.py from _client.py.
 
-    python3 tools/generate.py          write the file
-    python3 tools/generate.py --check  say whether the file is what would be written
+    python3 tools/generate.py          write the files
+    python3 tools/generate.py --check  say whether the files are what would be written
 """
 from __future__ import annotations
 
 import json
 import keyword
+import re
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 DOCUMENT = HERE.parents[2] / "docs" / "openapi.json"
-MODELS = HERE.parent / "rhizome" / "_models.py"
+PACKAGE = HERE.parent / "rhizome"
+MODELS = PACKAGE / "_models.py"
+CLIENT = PACKAGE / "_client.py"
+ASYNC_CLIENT = PACKAGE / "_async_client.py"
 REF = "#/components/schemas/"
 
 HEAD = '''"""What the API takes and answers. Made by tools/generate.py from docs/openapi.json: do not edit."""
@@ -151,14 +155,66 @@ class Generator:
         return "\n\n".join(parts)
 
 
+def async_client(source: str) -> str:
+    """The same façade with `await` where a request is made."""
+    start = source.index("class Rhizome:")
+    end = source.index("@dataclass(frozen=True)")
+    head, body = source[:end], source[start:]
+    head = head[head.index("from __future__") :]
+    head = head.replace("import json\nimport time\nfrom dataclasses import dataclass\n", "import asyncio\nimport json\n")
+    head = head.replace("from ._sync import Transport", "from ._aio import Transport\nfrom ._client import LONG_TIMEOUT, PAGE, TIMEOUT, WATCH_TIMEOUT, Finished, finished")
+    head = head[: head.index("#: Time for an answer")]
+    head = head.replace("Iterator,", "AsyncIterator,")
+    lines = []
+    both = False
+    for line in body.splitlines():
+        if line.strip() == "# both":
+            both = True
+            continue
+        if re.match(r" +def ", line):
+            if not both:
+                line = line.replace("def ", "async def ", 1)
+            both = False
+        lines.append(line)
+    text = "\n".join(lines) + "\n"
+    for old, new in [
+        ("__enter__", "__aenter__"),
+        ("__exit__", "__aexit__"),
+        ("return self._transport.send(", "return await self._transport.send("),
+        ("self._send(calls", "await self._send(calls"),
+        ("self._send(\n", "await self._send(\n"),
+        ("self._node._send(", "await self._node._send("),
+        ("self._node._transport.run(", "await self._node._transport.run("),
+        ("target, body, text_or_bytes(input or b\"\"), patience, heard", "target, body, text_or_bytes(input or b\"\"), heard"),
+        ("        patience = None if timeout is None else timeout + TIMEOUT\n", ""),
+        ("self._transport.stream(with_query(\"/v1/watch\", query), WATCH_TIMEOUT)", "await self._transport.stream(with_query(\"/v1/watch\", query))"),
+        ("for line in answer.lines():", "async for line in answer.lines():"),
+        ("time.sleep(", "await asyncio.sleep("),
+        ("self.kill()", "await self.kill()"),
+        ("Iterator[", "AsyncIterator["),
+    ]:
+        assert old in text, old
+        text = text.replace(old, new)
+    for name in ["Rhizome", "Contexts", "Sandboxes", "Sandbox"]:
+        text = re.sub(rf"(?<![\w.$]){name}(?=[(:\"])", f"Async{name}", text)
+    text = text.replace("With `with`", "With `async with`")
+    about = '"""The façade to await. Made by tools/generate.py from _client.py: do not edit."""\n'
+    head = head.replace("from ._client import LONG_TIMEOUT, PAGE, TIMEOUT, WATCH_TIMEOUT,", "from ._client import LONG_TIMEOUT, PAGE, TIMEOUT,")
+    return about + head.rstrip() + "\n\n\n" + text
+
+
 def main() -> int:
-    text = Generator(json.loads(DOCUMENT.read_text())).text()
+    made = {
+        MODELS: Generator(json.loads(DOCUMENT.read_text())).text(),
+        ASYNC_CLIENT: async_client(CLIENT.read_text()),
+    }
     if "--check" in sys.argv[1:]:
-        if MODELS.is_file() and MODELS.read_text() == text:
-            return 0
-        print("rhizome/_models.py is not what docs/openapi.json makes: run tools/generate.py", file=sys.stderr)
-        return 1
-    MODELS.write_text(text)
+        stale = [path for path, text in made.items() if not path.is_file() or path.read_text() != text]
+        for path in stale:
+            print(f"{path.name} is not what it is made from: run tools/generate.py", file=sys.stderr)
+        return 1 if stale else 0
+    for path, text in made.items():
+        path.write_text(text)
     return 0
 
 

@@ -4,12 +4,14 @@
 
 use std::{env, io::Write, path::PathBuf, process::ExitCode, time::Duration};
 
-use rhizome_netsim::lab::{LabError, demo, setup, soak};
+use rhizome_netsim::lab::{LabError, acceptance, demo, setup, soak};
 
-const USAGE: &str = "usage: rhizome-lab setup|demo|soak [SECONDS]
+const USAGE: &str = "usage: rhizome-lab setup|demo|acceptance|soak [SECONDS]
 
   setup   install the programs that sandboxes need from Debian's packages
   demo    show the main job: memory that outlives its machine
+  acceptance
+          install public clients in the user's cache, and run the tests that need them
   soak    publish on five daemons and kill them at random, 60 seconds by default; SEED decides whom";
 
 fn main() -> ExitCode {
@@ -29,6 +31,8 @@ fn main() -> ExitCode {
             demo::demo(program(), agents, images, &mut out)
                 .map(|steps| out(&format!("\ndemo: {steps} of {} steps", demo::STEPS)))
         }
+        "acceptance" => acceptance::acceptance(&mut out)
+            .map(|(passed, of)| out(&format!("\nacceptance: {passed} of {of} passed"))),
         "soak" => {
             let seconds = env::args().nth(2).and_then(|seconds| seconds.parse().ok());
             let length = Duration::from_secs(seconds.unwrap_or(60));
