@@ -2936,6 +2936,8 @@ class Status(Model):
     version: str
     # Where this API listens over TCP, if it does.
     api: Optional[str] = None
+    # Where clients of E2B are answered, if they are.
+    e2b: Optional[str] = None
     # The mesh it belongs to.
     mesh: Optional[Named] = None
     # Its role in the mesh.
