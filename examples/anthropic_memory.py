@@ -19,7 +19,7 @@ from rhizome import Rhizome
 
 TASK = "memory files"
 ROOT = "/memories"
-MODEL = os.environ.get("ANTHROPIC_MODEL", "claude-sonnet-4-5")
+MODEL = os.environ.get("ANTHROPIC_MODEL", "claude-sonnet-5-5")
 BETA = "context-management-2025-06-27"
 
 

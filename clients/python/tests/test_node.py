@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import unittest
+from unittest import mock
 
 from rhizome import AsyncRhizome, Denied, IdempotencyMismatch, InvalidRequest, NotFound, Rhizome, Unauthorized
 
@@ -53,7 +55,7 @@ class OverTcp(unittest.TestCase):
             self.node.memory("00" * 32)
         with self.assertRaises(Unauthorized):
             Rhizome(url=URL, token="rzt_wrong").me()
-        with self.assertRaises(Unauthorized):
+        with mock.patch.dict(os.environ, {"RHIZOME_TOKEN": ""}), self.assertRaises(Unauthorized):
             Rhizome(url=URL).me()
 
     def test_contexts(self) -> None:
