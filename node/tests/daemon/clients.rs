@@ -125,7 +125,7 @@ fn the_python_client_works_with_a_daemon() {
     let mut tests = node.told(Command::new(python));
     tests
         .current_dir(root().join("clients/python"))
-        .args(["-m", "unittest", "discover", "-s", "tests", "-v"]);
+        .args(["-m", "unittest", "discover", "-s", "tests", "-t", ".", "-v"]);
     let said = succeeds(tests);
     assert!(said.contains("test_remember_and_recall"), "{said}");
     assert!(said.contains("OK"), "{said}");

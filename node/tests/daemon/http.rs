@@ -168,7 +168,8 @@ fn listings_are_told_a_page_at_a_time_each_item_once() {
         ("/v1/spaces?cursor=nonsense", 400),
         ("/v1/memory?cursor=nonsense", 400),
         ("/v1/contexts?limit=5&space=findings", 200),
-        ("/v1/sandboxes?limit=5&nonsense=1", 503),
+        ("/v1/sandboxes?limit=5&nonsense=1", 400),
+        ("/v1/sandboxes?limit=5", 503),
     ] {
         let answer = daemon.ask("GET", path, None);
         assert_eq!(answer.0, status, "{path} {answer:?}");
