@@ -54,8 +54,14 @@ __all__ = [
     "Execs",
     "Explored",
     "Facts",
+    "FileBody",
     "FileChange",
+    "FileChanged",
     "FileEntry",
+    "FileLine",
+    "FileList",
+    "FileOp",
+    "FileShown",
     "FileStat",
     "FileWritten",
     "Fork",
@@ -957,6 +963,19 @@ class Facts(Model):
 
 
 @dataclass(frozen=True)
+class FileBody(Model):
+    """`POST /v1/file`: something to do."""
+
+    # What to do.
+    edit: FileOp
+    # Agent to speak as, by name or id.
+    agent: Optional[str] = None
+    # Space, by name or id.
+    space: Optional[str] = None
+    _nested: ClassVar[Dict[str, str]] = {'edit': 'FileOp'}
+
+
+@dataclass(frozen=True)
 class FileChange(Model):
     """A line of the answer to `GET /v1/sandboxes/{id}/watch`."""
 
@@ -971,6 +990,24 @@ class FileChange(Model):
 
 
 @dataclass(frozen=True)
+class FileChanged(Model):
+    """What became of it."""
+
+    # How many files were changed.
+    files: int
+    # What was changed.
+    path: str
+    # The version of this layout.
+    schema: int
+    # Its document.
+    doc: Optional[str] = None
+    # The fragment, if it was one file.
+    id: Optional[str] = None
+    # What the file says now, if it stands.
+    text: Optional[str] = None
+
+
+@dataclass(frozen=True)
 class FileEntry(Model):
     """A file in a sandbox."""
 
@@ -982,6 +1019,76 @@ class FileEntry(Model):
     name: str
     # Size in bytes.
     size: int
+
+
+@dataclass(frozen=True)
+class FileLine(Model):
+    """One line about a file."""
+
+    # When.
+    at_ms: int
+    # Who signed that.
+    author: Named
+    # Bytes of its text.
+    bytes: int
+    # Its document.
+    doc: str
+    # The fragment that last changed it.
+    id: str
+    # Where.
+    node: Named
+    # Its path.
+    path: str
+    _nested: ClassVar[Dict[str, str]] = {'author': 'Named', 'node': 'Named'}
+
+
+@dataclass(frozen=True)
+class FileList(Model):
+    """`GET /v1/files`: every file at or below a path, in the order of their paths."""
+
+    # The files.
+    files: List[FileLine]
+    # The version of this layout.
+    schema: int
+    # The space.
+    space: Named
+    _nested: ClassVar[Dict[str, str]] = {'files': '[FileLine]', 'space': 'Named'}
+
+
+@dataclass(frozen=True)
+class FileOp(Model):
+    """What to do to a file."""
+
+    op: str
+    path: Optional[str] = None
+    text: Optional[str] = None
+    # What somebody began with.
+    base: Optional[str] = None
+    # What is to be there.
+    new: Optional[str] = None
+    # What is there.
+    old: Optional[str] = None
+    # How many lines stay above.
+    line: Optional[int] = None
+    # Only while the file says this.
+    only_if: Optional[str] = None
+    # What is moved.
+    from_: Optional[str] = None
+    # Where to.
+    to: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class FileShown(Model):
+    """`GET /v1/file`: a file with its text, as the memory that recall finds."""
+
+    # What it says, and who wrote it last.
+    memory: Memory
+    # Its path.
+    path: str
+    # The version of this layout.
+    schema: int
+    _nested: ClassVar[Dict[str, str]] = {'memory': 'Memory'}
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,11 @@ fn raw(dir: &Path, method: &str, path: &str, headers: &str, body: &str) -> Strin
         .set_read_timeout(Some(Duration::from_secs(60)))
         .unwrap();
     let length = body.len();
-    write!(
-        stream,
+    let request = format!(
         "{method} {path} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
+    );
+    // At once, and a refusal may come before all of it is read.
+    let _ = stream.write_all(request.as_bytes());
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
