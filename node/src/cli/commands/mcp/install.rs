@@ -47,7 +47,6 @@ pub(crate) struct Uninstall {
 #[derive(Debug, Args)]
 struct Which {
     /// Client, as `rhizome mcp install --list` names it
-    #[arg(required_unless_present = "list")]
     client: Option<String>,
     /// Change the configuration of the project in this directory, not the user's
     #[arg(long)]
