@@ -74,7 +74,7 @@ impl Daemon {
             child,
         };
         let deadline = Instant::now() + START_DEADLINE;
-        while daemon.output(&["status"]).is_err() {
+        while !daemon.answers(deadline) {
             if let Ok(Some(status)) = daemon.child.try_wait() {
                 let stderr = tail(&std::fs::read(&log_path).unwrap_or_default());
                 return Err(LabError::Failed {
@@ -93,6 +93,25 @@ impl Daemon {
             thread::sleep(POLL);
         }
         Ok(daemon)
+    }
+
+    /// Returns whether the daemon says how it is; one that does not answer at all is not waited for.
+    fn answers(&self, deadline: Instant) -> bool {
+        let mut command = self.command(&["status"]);
+        let Ok(mut asked) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
+            return false;
+        };
+        loop {
+            match asked.try_wait() {
+                Ok(Some(status)) => return status.success(),
+                Ok(None) if Instant::now() < deadline => thread::sleep(POLL),
+                _ => {
+                    let _ = asked.kill();
+                    let _ = asked.wait();
+                    return false;
+                }
+            }
+        }
     }
 
     /// Returns the name of the node.
