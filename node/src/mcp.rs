@@ -20,6 +20,11 @@ mod sessions;
 pub(crate) mod shown;
 mod updates;
 
+#[cfg(test)]
+mod conformance;
+#[cfg(test)]
+mod tests;
+
 pub(crate) use self::sessions::Doors;
 
 /// The name in the `Upgrade` header of a connection that carries MCP's messages, one a line.

@@ -1,5 +1,5 @@
 //! MCP as streamable HTTP, at `/mcp`.
-use std::{sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     Extension,
@@ -8,13 +8,18 @@ use axum::{
     http::{Method, StatusCode},
     response::Response,
 };
-use http_body_util::BodyExt;
-use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+use bytes::Bytes;
+use http_body_util::{BodyExt, combinators::BoxBody};
+use rmcp::{
+    ServerHandler,
+    transport::{StreamableHttpServerConfig, StreamableHttpService},
+};
 
 use super::{
     MAX_MESSAGE_BYTES, PIPE_PROTOCOL, pipe,
     server::Server,
     session::{Query, Session},
+    sessions::Bounded,
 };
 use crate::{
     api::{
@@ -89,11 +94,11 @@ async fn serve(
         true => Some(caller.stream_permit(&node)?),
         false => None,
     };
-    let config = config(&node, &caller);
+    // No page reaches a Unix socket, and its clients name a host as they like.
+    let config = config(&node, !matches!(caller, Caller::Owner));
     let (session, profiles) = Session::open(node, caller, query).await?;
-    let factory = move || Ok(Server::new(session.clone(), profiles.clone()));
-    let service = StreamableHttpService::new(factory, sessions, config);
-    let response = service.handle(request).await;
+    let server = move || Server::new(session.clone(), profiles.clone());
+    let response = answer(server, sessions, config, request).await;
     Ok(response.map(|body| {
         Body::new(body.map_frame(move |frame| {
             // Given back when the stream ends.
@@ -103,16 +108,28 @@ async fn serve(
     }))
 }
 
+/// Answers one request, with what `server` makes where a session begins.
+pub(super) async fn answer<H: ServerHandler>(
+    server: impl Fn() -> H + Send + Sync + 'static,
+    sessions: Arc<Bounded>,
+    config: StreamableHttpServerConfig,
+    request: Request,
+) -> axum::http::Response<BoxBody<Bytes, Infallible>> {
+    let factory = move || Ok(server());
+    let service = StreamableHttpService::new(factory, sessions, config);
+    service.handle(request).await
+}
+
 const SESSION: &str = "mcp-session-id";
 
-fn config(node: &Node, caller: &Caller) -> StreamableHttpServerConfig {
+/// Returns how requests are taken, `checked` by their host too.
+pub(super) fn config(node: &Node, checked: bool) -> StreamableHttpServerConfig {
     let mut config = StreamableHttpServerConfig::default()
         .with_allowed_origins(ORIGINS)
         .enforce_origin_validation();
-    config.allowed_hosts = match caller {
-        // No page reaches a Unix socket, and its clients name a host as they like.
-        Caller::Owner => Vec::new(),
-        _ => HOSTS.map(str::to_owned).to_vec(),
+    config.allowed_hosts = match checked {
+        true => HOSTS.map(str::to_owned).to_vec(),
+        false => Vec::new(),
     };
     config.sse_keep_alive = Some(KEEP_ALIVE);
     config.max_request_body_bytes = MAX_MESSAGE_BYTES;
