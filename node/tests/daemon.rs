@@ -28,6 +28,8 @@ mod images;
 mod invites;
 #[path = "daemon/lifecycle.rs"]
 mod lifecycle;
+#[path = "daemon/mcp.rs"]
+mod mcp;
 #[path = "daemon/mesh.rs"]
 mod mesh;
 #[path = "daemon/network.rs"]

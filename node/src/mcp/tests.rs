@@ -1,4 +1,8 @@
 //! The SDK's own client against the server, over a pipe in memory, on a real node.
+#![expect(
+    deprecated,
+    reason = "clients of today subscribe as the revisions before 2026 have it"
+)]
 use std::sync::Arc;
 
 use rmcp::{
