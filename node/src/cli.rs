@@ -13,7 +13,7 @@ pub(crate) use self::ui::utc;
 use self::{
     client::Client,
     commands::{
-        agent, api, audit, context, daemon, image, invite, mcp, memory, mesh, node, quota, resume,
+        agent, api, audit, context, daemon, e2b, image, invite, mcp, memory, mesh, node, quota, resume,
         runtime, sandbox, secret, snapshot, space, token, usage, volume,
     },
     failure::Failure,
@@ -124,6 +124,9 @@ Without a daemon nobody heeds leases: before removing a node for good, use `--sa
     /// Build, import, show and remove sandbox images
     #[command(subcommand)]
     Image(image::Verb),
+    /// Show how clients of E2B reach this node
+    #[command(subcommand)]
+    E2b(e2b::Verb),
     /// Show how the daemon is set up
     #[command(subcommand)]
     Config(ConfigVerb),
@@ -226,6 +229,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Volume(verb) => volume::run(context, verb).await,
         Command::Image(verb) => image::run(context, verb).await,
         Command::Runtime(verb) => runtime::run(context, verb).await,
+        Command::E2b(verb) => e2b::run(context, verb).await,
         Command::Config(ConfigVerb::Show) => daemon::config_show(context).await,
         Command::Completions { .. } => unreachable!("answered above"),
     }

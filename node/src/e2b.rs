@@ -25,6 +25,7 @@ mod signature;
 
 use std::{net::SocketAddr, sync::Arc};
 
+use axum::http::StatusCode;
 use rhizome_sandbox::{SandboxInfo, life::Phase};
 
 pub(crate) use self::listen::open;
@@ -32,7 +33,11 @@ use self::{
     control::state::Working,
     registry::{Record, Registry},
 };
-use crate::daemon::node::Node;
+use crate::{
+    api::types::{SCHEMA, e2b::E2bDoor},
+    daemon::node::Node,
+    error::ApiError,
+};
 
 /// The version of `envd` that clients are told: all that they look at versions for is there.
 pub(crate) const ENVD_VERSION: &str = "0.6.4";
@@ -143,6 +148,27 @@ impl Door {
             Standing::Gone => None,
             standing => Some((record, info, standing)),
         }
+    }
+}
+
+impl Node {
+    /// Says where clients of E2B are answered.
+    pub(crate) fn e2b_door(&self) -> Result<E2bDoor, ApiError> {
+        let Some(door) = self.e2b.get() else {
+            let message = "this node does not answer clients of E2B";
+            return Err(ApiError::new(StatusCode::CONFLICT, "no_e2b", message)
+                .hint("start it with `--e2b 127.0.0.1:4585`, or set `e2b.listen`"));
+        };
+        let ca = authority::certificate_path(&self.data.join("e2b"));
+        Ok(E2bDoor {
+            schema: SCHEMA,
+            url: door.at.url(),
+            domain: door.at.sandbox_domain(),
+            domain_mode: door.at.domain.is_some(),
+            tls: door.at.tls,
+            ca: door.at.tls.then(|| ca.display().to_string()),
+            key: self.config.e2b.key.as_ref().map(|key| key.0.clone()),
+        })
     }
 }
 

@@ -12,6 +12,8 @@ mod crash;
 mod disk;
 #[path = "daemon/drivers.rs"]
 mod drivers;
+#[path = "daemon/e2b.rs"]
+mod e2b;
 #[path = "daemon/envd.rs"]
 mod envd;
 #[path = "daemon/files.rs"]

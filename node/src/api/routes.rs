@@ -22,6 +22,7 @@ use super::{
         Done,
         audit::{AuditPage, AuditParams},
         context::{CheckpointBody, Context, ContextParams, Contexts, ContextsParams},
+        e2b::E2bDoor,
         lifecycle::DownBody,
         memory::{
             ListParams, MemoryList, MemoryShown, PublishBody, Published, RecallBody, Recalled,
@@ -135,6 +136,13 @@ fn owner_table() -> Table {
             "/v1/config",
             config,
             "Show each setting, and where it came from",
+        )
+        .route(
+            NODE,
+            Method::GET,
+            "/v1/e2b",
+            e2b_door,
+            "Show where clients of E2B are answered, and what they have to know",
         )
         .route(
             MESH,
@@ -568,6 +576,10 @@ async fn approve_join(
 
 async fn config(State(node): State<Arc<Node>>) -> Answer<Settings> {
     Ok(Json(node.settings()))
+}
+
+async fn e2b_door(State(node): State<Arc<Node>>) -> Answer<E2bDoor> {
+    node.e2b_door().map(Json)
 }
 
 async fn spaces(State(node): State<Arc<Node>>) -> Answer<Spaces> {

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub mod audit;
 pub mod context;
+pub mod e2b;
 pub mod file;
 pub mod image;
 pub mod lifecycle;

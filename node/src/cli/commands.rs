@@ -5,6 +5,7 @@ pub(super) mod api;
 pub(super) mod audit;
 pub(super) mod context;
 pub(super) mod daemon;
+pub(super) mod e2b;
 pub(super) mod image;
 pub(super) mod invite;
 pub(super) mod mcp;

@@ -1,7 +1,7 @@
 //! The control plane: what clients of E2B ask of the node rather than of one sandbox's programs.
 //!
 //! - [`create`], [`life`], [`list`]: sandboxes, from the first to the last
-//! - [`snapshot`], [`template`], [`volume`]: what outlives them
+//! - [`snapshot`], [`template`] (its steps: [`script`]), [`volume`]: what outlives them
 //! - [`watch`]: metrics and logs
 //! - [`network`]: what they may reach
 //! - [`state`]: what is under way
@@ -11,7 +11,11 @@ mod create;
 mod life;
 mod list;
 mod network;
+mod script;
+mod snapshot;
 pub(crate) mod state;
+mod template;
+mod volume;
 mod watch;
 
 use std::{sync::Arc, time::Instant};
@@ -22,7 +26,7 @@ use axum::{
     http::{HeaderMap, Method, StatusCode, Uri, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{get, post, put},
+    routing::{any, get, post, put},
 };
 use rhizome_memory::now_ms;
 use serde::de::DeserializeOwned;
@@ -67,6 +71,35 @@ pub(super) fn router(door: Arc<Door>) -> Router {
         .route("/sandboxes/{id}/logs", get(watch::logs_v1))
         .route("/v2/sandboxes/{id}/logs", get(watch::logs_v2))
         .route("/sandboxes/{id}/network", put(network::put))
+        .route("/sandboxes/{id}/snapshots", post(snapshot::take))
+        .route("/snapshots", get(snapshot::list))
+        .route("/templates", get(template::list))
+        .route("/v2/templates", get(template::list))
+        .route("/v3/templates", post(template::request))
+        .route(
+            "/templates/tags",
+            post(template::tag).delete(template::untag),
+        )
+        .route("/templates/aliases/{alias}", get(template::alias))
+        .route(
+            "/templates/{id}",
+            get(template::show).delete(template::remove),
+        )
+        .route("/templates/{id}/tags", get(template::tags))
+        .route(
+            "/templates/{id}/files/{hash}",
+            get(template::files).put(template::upload),
+        )
+        .route("/v2/templates/{id}/builds/{build}", post(template::start))
+        .route(
+            "/templates/{id}/builds/{build}/status",
+            get(template::status),
+        )
+        .route("/volumes", get(volume::list).post(volume::create))
+        .route("/volumes/{id}", get(volume::show).delete(volume::remove))
+        .route("/volumecontent/{*rest}", any(volume::content))
+        .route("/secrets", any(volume::secrets))
+        .route("/secrets/{*rest}", any(volume::secrets))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(door)
@@ -75,7 +108,9 @@ pub(super) fn router(door: Arc<Door>) -> Router {
 
 /// Asks for the key, and writes down what is done.
 async fn guard(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
-    if let Err(error) = authenticated(&door, request.headers()) {
+    // Files of a build are sent to a URL that opens for itself.
+    let is_upload = request.method() == Method::PUT && request.uri().path().contains("/files/");
+    if !is_upload && let Err(error) = authenticated(&door, request.headers()) {
         return error.into_response();
     }
     if request.method() == Method::GET {

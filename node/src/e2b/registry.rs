@@ -177,6 +177,8 @@ pub(crate) struct VolumeRecord {
     pub(crate) id: String,
     /// Its name.
     pub(crate) name: String,
+    /// The space it belongs to.
+    pub(crate) space: String,
     /// What opens its content.
     pub(crate) token: String,
 }

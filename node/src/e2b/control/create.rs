@@ -100,7 +100,9 @@ pub(super) enum From {
 pub(super) async fn create(State(door): State<Arc<Door>>, request: Request) -> Answer {
     let (head, body) = request.into_parts();
     let body = read_body(body).await?;
-    let asked: NewSandbox = parse_json(&body)?;
+    let asked: Result<NewSandbox, _> = parse_json(&body);
+    let refused = |error| E2bError::from(error).error_code("sandbox_create_refused");
+    let asked = asked.map_err(refused)?;
     let key = idempotency_key(&head.headers)?;
     let (told, waits) = oneshot::channel();
     let task = Arc::clone(&door);
@@ -261,6 +263,7 @@ async fn finish(
         }
     }
     let id = record.id.clone();
+    super::volume::attach(door, &id, &record.mounts).await?;
     let record = keep(door, move |door| door.registry.sandboxes.put(record)).await?;
     if let From::Template(template) = from {
         let template = template.id.clone();
@@ -309,9 +312,7 @@ impl Checked {
             ));
         }
         let mounts = asked.volume_mounts.unwrap_or_default();
-        if !mounts.is_empty() {
-            return Err(E2bError::unsupported("volumes in new sandboxes"));
-        }
+        let space = super::volume::space_of(door, &mounts)?;
         let metadata = asked.metadata.unwrap_or_default();
         check_metadata(&metadata)?;
         let wanted = asked.template.as_deref().unwrap_or("base");
@@ -334,6 +335,10 @@ impl Checked {
             .is_none_or(|network| network["allowPublicTraffic"] != false);
         let mut body = extras(door, &metadata)?;
         let envs = asked.env_vars.unwrap_or_default();
+        // A volume is attached to sandboxes of its own space.
+        if body.spaces.is_empty() {
+            body.spaces.extend(space);
+        }
         body.lease = Some(lease(timeout_secs, on_timeout));
         body.network = Some(policy.clone());
         let mut record = Record {
@@ -468,6 +473,19 @@ pub(super) fn lease(secs: u64, then: OnTimeout) -> LeaseBody {
         id: Some("e2b".to_owned()),
         ..LeaseBody::default()
     }
+}
+
+/// Returns the names of the templates that are always there.
+pub(super) fn built_in(door: &Door) -> Vec<String> {
+    let given = door.node.config.e2b.templates.keys().cloned();
+    let mut names: Vec<String> = BUILT_IN
+        .iter()
+        .map(|(name, _)| (*name).to_owned())
+        .collect();
+    names.extend(given);
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 /// Finds what a client calls a template: a snapshot, a template it built, one of ours, an image.

@@ -4,10 +4,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::watch::Sample;
+use super::{template::LogLine, watch::Sample};
 
 /// Samples of a sandbox's use that are kept.
 const MAX_SAMPLES: usize = 720;
+/// Lines of a build's log that are kept, and builds of which any are.
+const MAX_LINES: usize = 2000;
+const MAX_LOGS: usize = 64;
 
 /// What is under way.
 #[derive(Debug, Default)]
@@ -17,6 +20,8 @@ pub(crate) struct Working {
     /// One act at a time on each sandbox: two who wake one must not both do.
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     samples: Mutex<BTreeMap<String, VecDeque<Sample>>>,
+    /// What builds of templates said.
+    logs: Mutex<BTreeMap<String, Vec<LogLine>>>,
 }
 
 /// The right to make a sandbox for an idempotency key.
@@ -63,6 +68,23 @@ impl Working {
         all.get(sandbox)
             .map(|samples| samples.iter().cloned().collect())
             .unwrap_or_default()
+    }
+
+    /// Adds a line to a build's log; beyond its bound the last one stands for all that follow.
+    pub(super) fn log(&self, build: &str, line: LogLine) {
+        let mut logs = lock(&self.logs);
+        if logs.len() >= MAX_LOGS && !logs.contains_key(build) {
+            logs.pop_first();
+        }
+        let lines = logs.entry(build.to_owned()).or_default();
+        if lines.len() == MAX_LINES {
+            lines.pop();
+        }
+        lines.push(line);
+    }
+
+    pub(super) fn logged(&self, build: &str) -> Vec<LogLine> {
+        lock(&self.logs).get(build).cloned().unwrap_or_default()
     }
 
     /// Forgets what was seen of a sandbox that is over.

@@ -60,7 +60,7 @@ impl Sample {
         })
     }
 
-    /// Reads what `cat /proc/meminfo /proc/stat` and `df -kP /` said.
+    /// Reads what `cat /proc/meminfo /proc/stat` and `stat -f -c "%S %b %f" /` said.
     fn parse(proc: &str, disk: &str, before: Option<&Self>) -> Option<Self> {
         let kib = |name: &str| -> Option<u64> {
             let line = proc.lines().find_map(|line| line.strip_prefix(name))?;
@@ -85,8 +85,13 @@ impl Sample {
             line.strip_prefix("cpu")
                 .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
         };
-        let row: Vec<&str> = disk.lines().nth(1)?.split_whitespace().collect();
-        let blocks = |at: usize| row.get(at)?.parse::<u64>().ok()?.checked_mul(1024);
+        let row: Vec<u64> = disk
+            .split_whitespace()
+            .map_while(|number| number.parse().ok())
+            .collect();
+        let [block, blocks, blocks_free] = row[..] else {
+            return None;
+        };
         #[expect(clippy::cast_precision_loss, reason = "a share of a hundred")]
         let used_pct = (since_busy as f64 * 10_000.0 / since_all as f64).round() / 100.0;
         Some(Self {
@@ -98,8 +103,8 @@ impl Sample {
             mem_total: total,
             mem_used: total.saturating_sub(free),
             mem_cache: kib("Cached").unwrap_or(0),
-            disk_total: blocks(1)?,
-            disk_used: blocks(2)?,
+            disk_total: blocks.checked_mul(block)?,
+            disk_used: blocks.saturating_sub(blocks_free).checked_mul(block)?,
         })
     }
 }
@@ -171,7 +176,7 @@ async fn sample(door: &Arc<Door>, id: &str) -> Answer<()> {
         return Ok(());
     }
     let proc = run(door, id, &["cat", "/proc/meminfo", "/proc/stat"]).await?;
-    let disk = run(door, id, &["df", "-kP", "/"]).await?;
+    let disk = run(door, id, &["stat", "-f", "-c", "%S %b %f", "/"]).await?;
     let Some(sample) = Sample::parse(&proc, &disk, before.as_ref()) else {
         let message = "the guest does not say what it uses";
         let status = axum::http::StatusCode::BAD_GATEWAY;
@@ -339,8 +344,7 @@ mod tests {
 
     const PROC: &str = "MemTotal:  1000 kB\nMemFree:  100 kB\nMemAvailable:  400 kB\nCached:  50 kB\n\
         cpu  10 0 10 80 0 0 0 0 0 0\ncpu0 5 0 5 40 0 0 0 0 0 0\ncpu1 5 0 5 40 0 0 0 0 0 0\nintr 1\n";
-    const DISK: &str =
-        "Filesystem 1024-blocks Used Available Capacity Mounted on\noverlay 4000 1000 3000 25% /\n";
+    const DISK: &str = "1024 4000 3000\n";
 
     #[test]
     fn a_guest_is_understood_and_what_is_no_answer_is_not() {
