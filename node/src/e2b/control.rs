@@ -18,7 +18,10 @@ mod template;
 mod volume;
 mod watch;
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Router,
@@ -36,7 +39,6 @@ pub(crate) use self::life::wake;
 use super::{
     Door, Standing,
     error::{Answer, E2bError},
-    registry::KeyRecord,
     signature::constant_time_eq,
 };
 use crate::{
@@ -47,6 +49,10 @@ use crate::{
 
 /// How long what was made for an idempotency key is remembered, in milliseconds.
 const KEY_LIFE_MS: u64 = 24 * 3600 * 1000;
+/// How long the files of a build are kept.
+const ARCHIVE_LIFE: Duration = Duration::from_secs(24 * 3600);
+/// Time between two looks at what is over.
+const SWEEP_EVERY: Duration = Duration::from_secs(300);
 /// The header that says which sandbox an answer is about; ours, which their clients ignore.
 const SANDBOX_HEADER: &str = "rhizome-sandbox";
 
@@ -220,35 +226,71 @@ async fn to_the_end<T: Send + 'static>(
 
 /// Brings what is kept in line with what is there, before the first request.
 pub(super) async fn tidy(door: &Arc<Door>) {
+    sweep(door).await;
+    for record in door.registry.sandboxes.all() {
+        let known = door.known(&record.id);
+        let Some((record, info, Standing::Running)) = known else {
+            continue;
+        };
+        // The daemon ended between waking it and giving it its time.
+        if info.lease.is_none()
+            && let Err(error) = life::give_time(door, &record, record.timeout_secs)
+        {
+            warn!(sandbox = record.id, message = error.message(), "no lease");
+        }
+    }
+}
+
+/// Forgets, now and then, what is over: leases end sandboxes without asking this door.
+pub(super) async fn keep_tidy(door: Arc<Door>) {
+    loop {
+        tokio::select! {
+            biased; // Stopping first.
+            () = door.node.stop.cancelled() => return,
+            () = tokio::time::sleep(SWEEP_EVERY) => sweep(&door).await,
+        }
+    }
+}
+
+async fn sweep(door: &Arc<Door>) {
     let of_task = Arc::clone(door);
-    let tidied = blocking(move || {
-        let door = &of_task;
-        let shelf = &door.registry.sandboxes;
-        for record in shelf.all() {
-            match door.known(&record.id) {
-                // A node that can run no sandboxes today may run them tomorrow.
-                None if door.node.sandboxes().is_ok() => {
-                    shelf.remove(&record.id)?;
+    let swept = blocking(move || {
+        let (door, registry) = (&of_task, &of_task.registry);
+        // A node that can run no sandboxes today may run them tomorrow.
+        if let Ok(sandboxes) = door.node.sandboxes() {
+            for record in registry.sandboxes.all() {
+                if door.known(&record.id).is_none() {
+                    door.working.forget(&record.id);
+                    registry.sandboxes.remove(&record.id)?;
                 }
-                Some((_, info, Standing::Running)) if info.lease.is_none() => {
-                    // The daemon ended between waking it and giving it its time.
-                    if let Err(error) = life::give_time(door, &record, record.timeout_secs) {
-                        warn!(sandbox = record.id, message = error.message(), "no lease");
-                    }
+            }
+            for snapshot in registry.snapshots.all() {
+                if sandboxes.find_snapshot(&snapshot.id).is_err() {
+                    registry.snapshots.remove(&snapshot.id)?;
                 }
-                _ => {}
             }
         }
-        let is_old = |key: &KeyRecord| key.at_ms.saturating_add(KEY_LIFE_MS) < now_ms();
-        for key in door.registry.keys.all() {
-            if is_old(&key) {
-                door.registry.keys.remove(&key.id)?;
+        for key in registry.keys.all() {
+            if key.at_ms.saturating_add(KEY_LIFE_MS) < now_ms() {
+                registry.keys.remove(&key.id)?;
+            }
+        }
+        // Files of builds are a cache: whoever builds again sends them again.
+        let archives = std::fs::read_dir(door.node.data.join("e2b/files"));
+        for archive in archives.into_iter().flatten().flatten() {
+            let age = archive
+                .metadata()
+                .and_then(|meta| meta.modified())
+                .ok()
+                .and_then(|at| at.elapsed().ok());
+            if age.is_some_and(|age| age > ARCHIVE_LIFE) {
+                let _ = std::fs::remove_file(archive.path());
             }
         }
         Ok::<_, super::registry::RegistryError>(())
     });
-    if let Ok(Err(error)) = tidied.await {
-        warn!(%error, "what clients of E2B left could not be tidied");
+    if let Ok(Err(error)) = swept.await {
+        warn!(%error, "what clients of E2B left could not be swept");
     }
 }
 

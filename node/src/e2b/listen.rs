@@ -72,6 +72,8 @@ pub(crate) async fn open(node: &Arc<Node>) -> Result<(), OpenDoorError> {
         .expect("the door is opened once");
     info!(url = door.at.url(), "clients of E2B are answered");
     super::control::tidy(&door).await;
+    node.tasks
+        .spawn(super::control::keep_tidy(Arc::clone(&door)));
     node.tasks.spawn(accept(door, listener, acceptor));
     Ok(())
 }

@@ -335,10 +335,6 @@ impl Checked {
             .is_none_or(|network| network["allowPublicTraffic"] != false);
         let mut body = extras(door, &metadata)?;
         let envs = asked.env_vars.unwrap_or_default();
-        // A volume is attached to sandboxes of its own space.
-        if body.spaces.is_empty() {
-            body.spaces.extend(space);
-        }
         body.lease = Some(lease(timeout_secs, on_timeout));
         body.network = Some(policy.clone());
         let mut record = Record {
@@ -375,12 +371,22 @@ impl Checked {
                 record.envs.clone_from(&snapshot.envs);
                 record.user.clone_from(&snapshot.user);
                 record.cwd.clone_from(&snapshot.cwd);
-                if body.agent.is_some() || !body.spaces.is_empty() {
+                let is_other = body.agent.is_some()
+                    || !body.spaces.is_empty()
+                    || !body.secrets.is_empty()
+                    || !body.requires.is_empty()
+                    || body.vcpus.is_some()
+                    || body.memory_mib.is_some();
+                if is_other {
                     return Err(E2bError::bad_request(
-                        "a sandbox that is made from a snapshot works for whom the snapshot did",
+                        "a sandbox that is made from a snapshot is as large as what it was taken of, works for the same agent, and has the same spaces, secrets and requirements",
                     ));
                 }
             }
+        }
+        // A volume is attached to sandboxes of its own space; a snapshot brings its own along.
+        if body.spaces.is_empty() && !matches!(from, From::Snapshot(_)) {
+            body.spaces.extend(space);
         }
         record.envs.extend(envs);
         body.labels
