@@ -18,6 +18,7 @@ pub(crate) mod envd;
 pub(crate) mod error;
 mod forward;
 pub(crate) mod interpreter;
+mod lent;
 mod listen;
 pub(crate) mod registry;
 mod route;

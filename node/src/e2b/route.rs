@@ -13,7 +13,7 @@ use std::{
 use axum::{
     Json, Router,
     extract::{Request, State},
-    http::{HeaderMap, Method, StatusCode, Uri, header},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
 use serde_json::json;
@@ -22,7 +22,7 @@ use tower::ServiceExt;
 use super::{
     Access, Door, ENVD_PORT, INTERPRETER_PORT, Standing, Target, control, envd,
     error::{Answer, E2bError},
-    forward, interpreter,
+    forward, interpreter, lent,
     registry::Record,
     signature::{Signed, Unsigned, constant_time_eq},
 };
@@ -75,10 +75,19 @@ pub(super) fn router(door: &Arc<Door>) -> Router {
 }
 
 async fn dispatch(State(routes): State<Arc<Routes>>, request: Request) -> Response {
-    match routes.dispatch(request).await {
+    let (request, left) = lent::lend(request);
+    let mut response = match routes.dispatch(request).await {
         Ok(response) => response,
         Err(error) => error.into_response(),
+    };
+    let is_refused = response.status().is_client_error() || response.status().is_server_error();
+    // A connection on which a body was left unread ends, and a client that does not know sends its
+    // next request into that end.
+    if is_refused && !left.read_up().await {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
     }
+    response
 }
 
 impl Routes {

@@ -411,7 +411,7 @@ fn time_is_given_and_never_taken_by_connect(door: &Door, id: &str) {
 }
 
 fn what_it_may_reach_is_replaced(door: &Door, daemon: &Daemon, id: &str) {
-    let policy = || daemon.get(&format!("/v1/sandboxes/{id}/network"))["shown"].clone();
+    let policy = || daemon.get(&format!("/v1/sandboxes/{id}/policy"))["shown"].clone();
     assert_eq!(policy(), "open");
     let put = |body: Value| door.ask("PUT", &format!("/sandboxes/{id}/network"), Some(body));
     let only = put(json!({"allowOut": ["api.example.org"], "denyOut": ["0.0.0.0/0"]}));
