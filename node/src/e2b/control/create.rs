@@ -248,7 +248,7 @@ async fn make(door: &Arc<Door>, asked: NewSandbox) -> Answer<(Arc<Record>, Sandb
 
 async fn finish(
     door: &Arc<Door>,
-    record: Record,
+    mut record: Record,
     from: &From,
     policy: Policy,
 ) -> Answer<(Arc<Record>, SandboxInfo)> {
@@ -263,6 +263,17 @@ async fn finish(
         }
     }
     let id = record.id.clone();
+    if !matches!(from, From::Snapshot(_)) {
+        // Its programs run as the image says, unless a client says otherwise.
+        let image = node.find_sandbox(&id)?.image_id;
+        if let Ok(shown) = node.show_image(image).await {
+            let user = shown
+                .user
+                .and_then(|user| user.split(':').next().map(str::to_owned));
+            record.user = user.filter(|user| user != "root");
+            record.cwd = shown.cwd;
+        }
+    }
     super::volume::attach(door, &id, &record.mounts).await?;
     let record = keep(door, move |door| door.registry.sandboxes.put(record)).await?;
     if let From::Template(template) = from {
