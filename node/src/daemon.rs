@@ -164,6 +164,7 @@ impl Daemon {
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         }));
+        let _ = node.volumes.node.set(Arc::downgrade(&node));
         let version = env!("CARGO_PKG_VERSION");
         let started = Note::of_daemon("daemon.start", None, "ok").detail(version);
         node.audit.note(started).await;
@@ -188,6 +189,8 @@ impl Daemon {
         }
         node.tasks.spawn(remote::sweep::sweep(Arc::clone(&node)));
         node.tasks.spawn(volume::keep_volumes(Arc::clone(&node)));
+        node.tasks
+            .spawn(remote::streaming::go_on(Arc::clone(&node)));
         node.tasks.spawn(remote::alarm::watch(Arc::clone(&node)));
         node.tasks.spawn(remote::repair::keep_up(Arc::clone(&node)));
         node.tasks.spawn(volume::spread_volumes(Arc::clone(&node)));

@@ -44,6 +44,8 @@ mod remote;
 mod resume;
 #[path = "daemon/sandbox.rs"]
 mod sandbox;
+#[path = "daemon/stream.rs"]
+mod stream;
 #[path = "daemon/support.rs"]
 mod support;
 #[path = "daemon/usage.rs"]

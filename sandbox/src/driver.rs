@@ -35,6 +35,7 @@ use qemu::Qemu;
 pub(crate) use cage::describe as describe_limits;
 pub use console::{Console, read_console};
 pub(crate) use host::{end_process, host_cpu, monitors_in, process_cpu_ms, process_start, tsc_khz};
+pub(crate) use launch::open_disk_socket;
 pub use ram::GuestRam;
 pub use vm::{Monitor, Tether, Vm};
 
@@ -116,6 +117,8 @@ pub struct Capabilities {
     pub reattach: bool,
     /// Start guests on one memory that they share until they write to it.
     pub copy_on_write: bool,
+    /// Start a guest whose disks are still on their way ([`Arriving::behind`]).
+    pub disks_behind: bool,
 }
 
 /// A guest at rest, without its disks: those lie in the new VM's directory already.
@@ -135,6 +138,10 @@ pub struct Arriving<'a> {
     pub ram: GuestRam,
     /// Ends when memory and disks are whole, with the state of the devices.
     pub whole: BoxFuture<'a, Result<PathBuf, DriverError>>,
+    /// Numbers of the disks that are not waited for: somebody serves them at the socket of that
+    /// number in the VM's directory, until [`Vm::take_disks`]. For drivers that can
+    /// ([`Capabilities::disks_behind`]).
+    pub behind: Vec<u32>,
 }
 
 impl fmt::Debug for Arriving<'_> {
@@ -193,6 +200,12 @@ pub trait VmmDriver: fmt::Debug + Send + Sync {
         arriving: Arriving<'a>,
     ) -> BoxFuture<'a, Result<Vm, DriverError>> {
         async move {
+            if !arriving.behind.is_empty() {
+                return Err(DriverError::Unsupported {
+                    driver: self.name(),
+                    what: "start a guest before its disks are there",
+                });
+            }
             let saved = SavedState {
                 device: arriving.whole.await?,
                 ram: arriving.ram,

@@ -97,6 +97,20 @@ pub enum SandboxError {
         /// What was lost, and how.
         what: String,
     },
+    /// It runs ahead of its disks, and has to have them for that.
+    #[error(
+        "the disks of sandbox {id} are still on their way, {} MiB are left{}",
+        left >> 20,
+        why.as_ref().map(|why| format!(": {why}")).unwrap_or_default()
+    )]
+    Arriving {
+        /// Which one.
+        id: SandboxId,
+        /// Bytes that are not here yet.
+        left: u64,
+        /// Why the next of them cannot be had, if so.
+        why: Option<String>,
+    },
     /// There is no snapshot to go back to.
     #[error("sandbox {id} has no snapshot")]
     NoSnapshot {
@@ -235,6 +249,13 @@ impl SandboxError {
             Self::Refused { why, .. } => Some(why.hint().to_owned()),
             Self::StateLost { .. } => Some(
                 "`rhizome sandbox resume` goes back to its last snapshot, if it has one; `rhizome sandbox kill` forgets it"
+                    .to_owned(),
+            ),
+            Self::Arriving { why: None, .. } => {
+                Some("try again in a while; `rhizome sandbox list` shows what is left".to_owned())
+            }
+            Self::Arriving { .. } => Some(
+                "it goes on by itself when a node that holds its snapshot is connected again"
                     .to_owned(),
             ),
             Self::Contract { .. } => Some(

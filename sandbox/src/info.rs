@@ -152,4 +152,19 @@ pub struct SandboxInfo {
     /// The sandbox it is a copy of.
     #[serde(default)]
     pub parent: Option<SandboxId>,
+    /// What of its disks is still on its way, while it runs ahead of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arriving: Option<ArrivingDisks>,
+}
+
+/// Disks that come behind a sandbox which goes on already.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrivingDisks {
+    /// Bytes of the disks.
+    pub bytes: u64,
+    /// Bytes that are not here yet.
+    pub left: u64,
+    /// Why the sandbox is paused until more is here, if it asked for what nobody had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<String>,
 }

@@ -43,7 +43,7 @@ pub use contract::{Breach, Contract, MAX_REQUIREMENTS, Reliance, Requirement, Re
 pub use error::SandboxError;
 pub use fingerprint::{Difference, Fingerprint, Mount, ReportError};
 pub use id::{ParseSandboxIdError, SandboxId};
-pub use info::{SandboxInfo, SandboxSpec, SnapshotInfo, SnapshotRef};
+pub use info::{ArrivingDisks, SandboxInfo, SandboxSpec, SnapshotInfo, SnapshotRef};
 pub use life::State as SandboxState;
 pub use manager::{
     ActionTally, DURATION_BOUNDS_MS, DirEntry, DoorConnection, FileDownload, FileKind, FileStat,

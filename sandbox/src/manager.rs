@@ -8,6 +8,7 @@
 
 mod act;
 mod archive;
+mod behind;
 mod boot;
 mod capture;
 mod catalogue;
@@ -207,6 +208,9 @@ impl Sandboxes {
         let sandboxes = Self {
             inner: Arc::new(inner),
         };
+        for entry in sandboxes.inner.entries().values() {
+            behind::serve_again(entry);
+        }
         open::take_over(&sandboxes.inner).await;
         sandboxes.inner.prune();
         Ok((sandboxes, opened))
@@ -324,6 +328,9 @@ impl Sandboxes {
             // The session first: a program that is not kept then waits for the next one, while
             // the end of its handle would end it.
             let _ = session::close(&entry);
+            if let Some(behind) = entry.set_behind(None) {
+                behind.stop();
+            }
             if let Some(vm) = entry.set_vm(None) {
                 vm.release();
             }

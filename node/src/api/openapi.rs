@@ -268,6 +268,13 @@ impl<T: Answers> Answers for Result<T, ApiError> {
     }
 }
 
+/// What goes along inside the daemon is not told.
+impl<E, T: Answers> Answers for (Extension<E>, T) {
+    fn describe(operation: &mut Operation<'_>) {
+        T::describe(operation);
+    }
+}
+
 impl<T: JsonSchema> Answers for Progressing<T> {
     fn describe(operation: &mut Operation<'_>) {
         let about = "Lines of progress, then exactly one with the result or the error";

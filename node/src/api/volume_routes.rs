@@ -17,7 +17,8 @@ use super::{
     types::Done,
     types::volume::{
         PackChunks, PackChunksBody, VolumeAttachBody, VolumeBody, VolumeCheckpointBody,
-        VolumeCommitted, VolumeDetachBody, VolumeDiff, VolumeHoldBody, VolumeLog, VolumeShown,
+        VolumeCommitted, VolumeDetachBody, VolumeDiff, VolumeForgetBody, VolumeForgotten,
+        VolumeHoldBody, VolumeLog, VolumeShown,
         VolumeVersionBody, Volumes,
     },
 };
@@ -103,6 +104,13 @@ pub(super) fn owner_table() -> Table {
         .route(
             VOLUMES,
             Method::POST,
+            "/v1/volumes/{volume}/forget",
+            forget,
+            "Forget versions",
+        )
+        .route(
+            VOLUMES,
+            Method::POST,
             "/v1/volumes/{volume}/export",
             export,
             "Write a version to a directory of the machine",
@@ -160,6 +168,14 @@ async fn create(
     Ok(with_progress(node, move |node, progress| {
         node.create_volume(body, progress)
     }))
+}
+
+async fn forget(
+    State(node): Shared,
+    Path(volume): Path<String>,
+    JsonBody(body): JsonBody<VolumeForgetBody>,
+) -> Answer<VolumeForgotten> {
+    node.forget_versions(&volume, body).await.map(Json)
 }
 
 async fn log(State(node): Shared, Path(volume): Path<String>) -> Answer<VolumeLog> {

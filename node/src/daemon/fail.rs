@@ -130,6 +130,7 @@ pub(crate) fn sandbox(error: &SandboxError) -> ApiError {
         }
         SandboxError::StateLost { .. } => (StatusCode::GONE, "state_lost"),
         SandboxError::Refused { why, .. } => (StatusCode::CONFLICT, refusal(*why)),
+        SandboxError::Arriving { .. } => (StatusCode::CONFLICT, "disk_arriving"),
         SandboxError::Contract { .. } => (StatusCode::CONFLICT, "contract_broken"),
         SandboxError::NoSnapshot { .. } => (StatusCode::CONFLICT, "no_snapshot"),
         SandboxError::UnknownSnapshot { .. } => (StatusCode::NOT_FOUND, "unknown_snapshot"),
@@ -151,6 +152,11 @@ pub(crate) fn sandbox(error: &SandboxError) -> ApiError {
             ) =>
         {
             (StatusCode::BAD_REQUEST, "bad_path")
+        }
+        SandboxError::Chunks(lost) | SandboxError::Snapshot(SnapshotError::Chunks(lost))
+            if lost.is_missing() =>
+        {
+            (StatusCode::BAD_GATEWAY, "packs_missing")
         }
         SandboxError::Snapshot(_) | SandboxError::Chunks(_) => {
             (StatusCode::INTERNAL_SERVER_ERROR, "snapshot_failed")

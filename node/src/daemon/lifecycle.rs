@@ -308,7 +308,12 @@ impl Node {
                 .await;
             match restored {
                 Err(error) if is_of_another_key(&error) => last = Some(error),
-                done => return self.announced(done).await,
+                done => {
+                    if let (Ok(copy), true) = (&done, body.as_new) {
+                        self.copy_volumes(&found.sandbox, copy).await;
+                    }
+                    return self.announced(done).await;
+                }
             }
         }
         let error = last.expect("there is always one key to try");
@@ -553,17 +558,7 @@ fn needed(for_ms: Option<u64>) -> Result<u64, ApiError> {
 
 /// Whether a snapshot is there and this key does not open it.
 fn is_of_another_key(error: &SandboxError) -> bool {
-    use rhizome_sandbox::chunks::{ChunkError, DamagedWhat};
-    matches!(
-        error,
-        SandboxError::Chunks(
-            ChunkError::OtherKey { .. }
-                | ChunkError::Damaged {
-                    what: DamagedWhat::Object,
-                    ..
-                }
-        )
-    )
+    matches!(error, SandboxError::Chunks(error) if error.is_of_another_key())
 }
 
 /// Returns a lease as the API shows it.

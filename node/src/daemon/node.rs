@@ -22,7 +22,7 @@ use crate::{
     e2b::Door,
     error::ApiError,
     mcp,
-    remote::{facts::FactsCache, packs::Turns, wake::Claims},
+    remote::{claims::Claims, facts::FactsCache, packs::Turns},
 };
 
 /// Streams on the node's own socket at once: `watch` that follows.

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use axum::http::StatusCode;
 use rhizome_identity::{AgentId, Hash, Role, SpaceId};
 use rhizome_sandbox::{
-    FileDownload, Progress as SandboxProgress, SandboxInfo, SandboxSpec, SandboxState,
+    ArrivingDisks, FileDownload, Progress as SandboxProgress, SandboxInfo, SandboxSpec,
+    SandboxState,
 };
 use tokio::io::AsyncRead;
 
@@ -14,8 +15,8 @@ use crate::{
     api::types::{
         SCHEMA,
         sandbox::{
-            DirListing, FileEntry, FileKind, FileStat, Sandbox, SandboxBody, SandboxCreated,
-            Sandboxes,
+            Arriving, DirListing, FileEntry, FileKind, FileStat, Sandbox, SandboxBody,
+            SandboxCreated, Sandboxes,
         },
     },
     error::ApiError,
@@ -372,6 +373,10 @@ impl Node {
         let reason = match &info.state {
             SandboxState::Failed { reason } => Some(reason.clone()),
             SandboxState::Lost { what } => Some(what.clone()),
+            SandboxState::Paused => {
+                let waits = |arriving: &ArrivingDisks| arriving.waits.clone();
+                info.arriving.as_ref().and_then(waits)
+            }
             _ => None,
         };
         let labels = info
@@ -398,6 +403,11 @@ impl Node {
                 .as_ref()
                 .map(|snapshot| snapshot.manifest.to_string()),
             parent: info.parent.map(|parent| parent.to_string()),
+            arriving: info.arriving.as_ref().map(|arriving| Arriving {
+                bytes: arriving.bytes,
+                left: arriving.left,
+                waits: arriving.waits.clone(),
+            }),
             agent: bound.agent.map(|agent| names.agent(&agent)),
             spaces: names.spaces(&bound.spaces),
             network: info.network.to_string(),

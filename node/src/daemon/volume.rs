@@ -4,15 +4,15 @@
 //! in chunk stores, of this node and of those that hold copies. Versions are never changed: who
 //! writes makes a new one, and two who did not know of each other leave two.
 
-mod arriving;
 mod attach;
 mod commit;
+mod forget;
 mod keep;
 mod record;
 mod show;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -70,6 +70,8 @@ pub(crate) struct Known {
     pub(crate) space: SpaceId,
     pub(crate) volume: VolumeRecord,
     pub(crate) versions: BTreeMap<VersionId, VersionRecord>,
+    /// Versions that were forgotten, and may still lie somewhere.
+    pub(crate) forgotten: BTreeSet<VersionId>,
     pub(crate) attached: Vec<AttachedRecord>,
 }
 
@@ -188,6 +190,7 @@ impl Node {
                             space,
                             volume: volume.clone(),
                             versions: BTreeMap::new(),
+                            forgotten: BTreeSet::new(),
                             attached: Vec::new(),
                         };
                         volumes.insert(volume.volume, known);
@@ -197,7 +200,11 @@ impl Node {
                     match record {
                         Record::Version(version) => {
                             if let Some(known) = volumes.get_mut(&version.volume) {
-                                known.versions.insert(version.version, version);
+                                if version.forgotten {
+                                    known.forgotten.insert(version.version);
+                                } else {
+                                    known.versions.insert(version.version, version);
+                                }
                             }
                         }
                         Record::Attached(attached) => {
@@ -284,6 +291,7 @@ impl Node {
                 created_ms,
             },
             versions: BTreeMap::new(),
+            forgotten: BTreeSet::new(),
             attached: Vec::new(),
         };
         let (root, packs, pin) = match body.from {

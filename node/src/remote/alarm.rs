@@ -15,8 +15,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rhizome_identity::{NodeId, Role, SpaceId};
-use rhizome_memory::{Event, FragmentId, Hlc, ListQuery, MemoryItem, StandingQuery, now_ms};
+use rhizome_identity::{Hash, NodeId, Role, SpaceId};
+use rhizome_memory::{
+    Event, Fragment, FragmentId, Hlc, Kind, Lane, ListQuery, MAX_WIRE, MemoryItem, StandingQuery,
+    now_ms,
+};
 use rhizome_sandbox::{SandboxId, egress::Policy, silent};
 use tokio::sync::{
     broadcast::{self, error::RecvError},
@@ -44,6 +47,8 @@ use crate::{
     error::ApiError,
 };
 
+/// Most that comes between two looks of which each is looked at by itself.
+const MAX_ARRIVED: usize = 256;
 /// Records are read again after a change, at most this often.
 const REFRESH: Duration = Duration::from_millis(500);
 /// And so that they take no more than this part of the time: one in so many.
@@ -107,8 +112,11 @@ struct Shell {
     started: Instant,
     alarms: Alarms,
     ledger: Ledger,
-    /// Something was stored since the records were read.
+    /// Something was stored since it was looked at.
     is_stale: bool,
+    /// What that is: records are read again if one of them is among it. `None` if it is not known,
+    /// or too much.
+    arrived: Option<Vec<(Lane, Hash)>>,
     /// All are held against what came before again, not only those that are new.
     looks_back: bool,
     /// When they may be read again.
@@ -135,6 +143,7 @@ impl Shell {
             started,
             ledger: Ledger::default(),
             is_stale: true,
+            arrived: None,
             looks_back: false,
             next_refresh: started,
             next_look: started,
@@ -168,8 +177,14 @@ impl Shell {
     /// Takes note of what was stored; an error when nothing more will be.
     fn hear(&mut self, heard: Result<Event, broadcast::error::RecvError>) -> Result<(), ()> {
         match heard {
-            Ok(Event::Stored { arrival, .. }) => {
+            Ok(Event::Stored {
+                arrival, lane, id, ..
+            }) => {
                 self.is_stale = true;
+                match &mut self.arrived {
+                    Some(arrived) if arrived.len() < MAX_ARRIVED => arrived.push((lane, id)),
+                    arrived => *arrived = None,
+                }
                 if self.latest == 0 {
                     // What came before is looked back at when it is needed.
                     self.seen = arrival.saturating_sub(1);
@@ -177,8 +192,10 @@ impl Shell {
                 self.latest = self.latest.max(arrival);
             }
             // What could not be read before may be readable now.
-            Ok(Event::AuthorityChanged) => (self.is_stale, self.looks_back) = (true, true),
-            Ok(_) | Err(RecvError::Lagged(_)) => self.is_stale = true,
+            Ok(Event::AuthorityChanged) => {
+                (self.is_stale, self.looks_back, self.arrived) = (true, true, None);
+            }
+            Ok(_) | Err(RecvError::Lagged(_)) => (self.is_stale, self.arrived) = (true, None),
             Err(RecvError::Closed) => return Err(()),
         }
         Ok(())
@@ -211,13 +228,16 @@ impl Shell {
         let begun = Instant::now();
         self.is_stale = false;
         let latest = self.latest;
-        let read = self.read_records().await;
+        let read = match self.arrived.replace(Vec::new()) {
+            Some(arrived) if !self.touches_records(&arrived).await? => Ok(Vec::new()),
+            _ => self.read_records().await,
+        };
         let took = begun.elapsed();
         self.next_refresh = Instant::now() + REFRESH.max(took * REFRESH_SHARE);
         let new = match read {
             Ok(new) => new,
             Err(error) => {
-                self.is_stale = true;
+                (self.is_stale, self.arrived) = (true, None);
                 return Err(error);
             }
         };
@@ -236,6 +256,20 @@ impl Shell {
             return Ok(());
         }
         self.look_on(known, latest).await
+    }
+
+    /// Whether there is something among what came that a record may be, or a note beside it.
+    async fn touches_records(&self, arrived: &[(Lane, Hash)]) -> Result<bool, ApiError> {
+        let (replica, arrived) = (self.node.replica.clone(), arrived.to_vec());
+        blocking(move || {
+            arrived.iter().any(|(lane, id)| {
+                let wires = replica.wires(*lane, &[*id], MAX_WIRE);
+                let kind = wires.first().map(|wire| Fragment::decode(wire));
+                // What cannot be read says nothing about what it is.
+                !matches!(kind, Some(Ok(fragment)) if fragment.header.kind != Kind::Snapshot)
+            })
+        })
+        .await
     }
 
     async fn read_records(&mut self) -> Result<Vec<SandboxId>, ApiError> {

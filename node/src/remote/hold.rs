@@ -273,13 +273,19 @@ impl Node {
             return Vec::new();
         };
         let own = sandboxes.snapshots();
-        let own = own.into_iter().map(|info| info.snapshot.manifest);
         let store = sandboxes.chunks();
+        // What is still on its way is no copy.
+        let is_here = |objects: &[PackId]| store.missing(objects).is_empty();
+        let own = own
+            .into_iter()
+            .filter(|info| is_here(&info.snapshot.objects()));
+        let own = own.map(|info| info.snapshot.manifest);
         let held = store.pins().into_iter().filter(|pin| pin.starts_with(PIN));
         // What is pinned is in no order; the pin's name says which of it is the manifest.
         let held = held.filter_map(|pin| {
             let (_, digits) = pin.rsplit_once('-')?;
-            let mut pinned = store.pinned(&pin)?.into_iter();
+            let pinned = store.pinned(&pin).filter(|objects| is_here(objects))?;
+            let mut pinned = pinned.into_iter();
             pinned.find(|object| object.to_string().starts_with(digits))
         });
         let mut manifests: Vec<_> = own.chain(held).map(|one| one.to_string()).collect();

@@ -181,7 +181,7 @@ impl Node {
         record.runner = self.id();
         record.since_ms = now_ms();
         record.agent = agent;
-        if !record.holders.contains(&self.id()) {
+        if !record.holders.contains(&self.id()) && self.has_all(&record.snapshot) {
             // What was fetched to wake it lies here, pinned.
             record.holders.push(self.id());
         }

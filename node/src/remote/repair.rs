@@ -269,7 +269,7 @@ impl Node {
     }
 
     /// Publishes how it stands with a copy.
-    async fn say_copy(&self, found: &Found, node: NodeId, state: CopyState) {
+    pub(crate) async fn say_copy(&self, found: &Found, node: NodeId, state: CopyState) {
         let record = &found.record;
         let copy = Copy {
             sandbox: record.sandbox,

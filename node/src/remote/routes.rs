@@ -24,7 +24,8 @@ use crate::{
             wake::{Waiting, WakeOnBody},
         },
     },
-    daemon::{caller::Caller, node::Node},
+    control::audit::layer::On,
+    daemon::{caller::Caller, memory::clip, node::Node},
     error::ApiError,
 };
 
@@ -180,8 +181,13 @@ async fn wake(
     node.wake_by_hook(&token, body).await.map(Json)
 }
 
-async fn set_wake_on(State(node): Shared, JsonBody(body): JsonBody<WakeOnBody>) -> Answer<Waiting> {
-    node.set_wake_on(body).await.map(Json)
+async fn set_wake_on(
+    State(node): Shared,
+    JsonBody(body): JsonBody<WakeOnBody>,
+) -> (Extension<On>, Answer<Waiting>) {
+    // Also of what was refused it is written down to whom it was to be done.
+    let on = On(clip(&body.what));
+    (Extension(on), node.set_wake_on(body).await.map(Json))
 }
 
 /// The query of `GET /v1/wake-on`.

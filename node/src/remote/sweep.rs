@@ -1,4 +1,5 @@
-//! Lets go of snapshots that are kept for others and that nobody needs any more.
+//! Lets go of snapshots that are kept for others and that nobody needs any more, and of versions of
+//! volumes that were forgotten.
 //!
 //! What a record names, this version of it or one that stands beside it, is never let go of; nor is
 //! what has no record here, since that may be on its way.
@@ -31,6 +32,9 @@ pub(crate) async fn sweep(node: Arc<Node>) {
         .await
         .is_some()
     {
+        if let Err(error) = node.let_go_of_forgotten().await {
+            tracing::debug!(%error, "versions of volumes could not be looked through");
+        }
         if let Err(error) = node.let_go().await {
             tracing::debug!(%error, "snapshots could not be looked through");
         }

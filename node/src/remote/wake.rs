@@ -5,24 +5,23 @@
 //! nodes can talk to each other: before anything is fetched, the claim is put to one node that all
 //! of them agree on, the one that ran it last, or else the first by rendezvous. Nodes that a
 //! partition keeps apart may both wake it; their two records then stand side by side.
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::http::StatusCode;
 use bytes::Bytes;
-use rhizome_identity::{AgentId, NodeId, Role, SpaceId};
-use rhizome_memory::{FragmentId, now_ms};
+use rhizome_identity::{AgentId, NodeId, Role};
+use rhizome_memory::now_ms;
 use rhizome_sandbox::{
-    Progress, ProgressEvent, ResumeOptions, SandboxId, SandboxInfo, chunks::MAX_FILE_BYTES,
-    egress::Policy, life::Phase,
+    Progress, ProgressEvent, ResumeOptions, SandboxId, SandboxInfo,
+    chunks::{MAX_FILE_BYTES, ReadChunks},
+    egress::Policy,
+    life::Phase,
 };
 
 use super::{
     alarm::condition::Cause,
     ask::find_node,
+    claims::Taken,
     hold::seed,
     notes::Lease,
     placement::{self, Need, Wish, rank, rendezvous},
@@ -31,7 +30,7 @@ use super::{
 use crate::{
     api::types::{
         SCHEMA,
-        remote::{ClaimBody, Claimed, ResumeBody, Resumed},
+        remote::{ClaimBody, ResumeBody, Resumed},
     },
     daemon::{
         caller::Caller,
@@ -46,12 +45,6 @@ use crate::{
 
 /// What a manifest is called in the chunk store.
 pub(crate) const MANIFEST: &str = "snapshot";
-/// For how long a claim stands before what came of it must be in the record.
-const CLAIM: Duration = Duration::from_secs(600);
-/// Most claims that are kept; the oldest make room.
-const MAX_CLAIMS: usize = 1_024;
-/// How long the node that decides may take.
-const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most nodes that are asked to decide, one after the other.
 const MAX_ARBITERS: usize = 5;
 /// Where a guest reads why it was woken.
@@ -85,79 +78,6 @@ impl How {
             over_others: force,
             over_contract: force,
             ..Self::default()
-        }
-    }
-}
-
-/// Who may wake which sandbox, as this node has decided, and which it is waking itself.
-#[derive(Debug, Default)]
-pub(crate) struct Claims(
-    Mutex<BTreeMap<SandboxId, Claim>>,
-    Mutex<BTreeSet<SandboxId>>,
-);
-
-/// A sandbox that this node is waking, until it is dropped.
-#[derive(Debug)]
-struct Waking<'a>(&'a Claims, SandboxId);
-
-impl Drop for Waking<'_> {
-    fn drop(&mut self) {
-        self.0.waking().remove(&self.1);
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Claim {
-    by: NodeId,
-    record: FragmentId,
-    since: Instant,
-}
-
-impl Claims {
-    fn waking(&self) -> MutexGuard<'_, BTreeSet<SandboxId>> {
-        self.1.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Begins to wake a sandbox; `None` if that is under way: one of two that a node itself asks
-    /// for would give back what the other relies on.
-    fn begin(&self, sandbox: SandboxId) -> Option<Waking<'_>> {
-        self.waking().insert(sandbox).then(|| Waking(self, sandbox))
-    }
-
-    /// Grants the claim unless another node has it; returns who has it then.
-    ///
-    /// A node that `is_there` no more loses what it claimed.
-    fn take(
-        &self,
-        sandbox: SandboxId,
-        by: NodeId,
-        record: FragmentId,
-        is_there: impl Fn(&NodeId) -> bool,
-    ) -> Result<(), NodeId> {
-        let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        claims.retain(|_, claim| claim.since.elapsed() < CLAIM);
-        if let Some(claim) = claims.get(&sandbox)
-            && claim.by != by
-            && claim.record == record
-            && is_there(&claim.by)
-        {
-            return Err(claim.by);
-        }
-        if claims.len() >= MAX_CLAIMS
-            && let Some(oldest) = claims.iter().min_by_key(|(_, claim)| claim.since)
-        {
-            let oldest = *oldest.0;
-            claims.remove(&oldest);
-        }
-        let since = Instant::now();
-        claims.insert(sandbox, Claim { by, record, since });
-        Ok(())
-    }
-
-    pub(crate) fn give_back(&self, sandbox: &SandboxId, by: &NodeId) {
-        let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if claims.get(sandbox).is_some_and(|claim| claim.by == *by) {
-            claims.remove(sandbox);
         }
     }
 }
@@ -249,6 +169,7 @@ impl Node {
         self.sandboxes()?;
         if !how.over_others {
             self.may_wake(&found.record)?;
+            self.heeds_leases(found).await?;
         }
         let begun = self.claims.begin(found.record.sandbox);
         let _waking = begun.ok_or_else(|| runs_elsewhere(&self.name()))?;
@@ -258,10 +179,32 @@ impl Node {
         match self.wake_claimed(found, how, progress).await {
             Ok(woken) => Ok(woken),
             Err(error) => {
-                self.give_back(found, arbiter).await;
+                self.return_claim(&claim_of(found), arbiter).await;
                 self.say_lease(found, false).await;
                 Err(error)
             }
+        }
+    }
+
+    /// Refuses if another node said that it wakes it: one that is connected and so has not given
+    /// up. Whoever was asked to decide need not be the one that decided then.
+    async fn heeds_leases(&self, found: &Found) -> Result<(), ApiError> {
+        let ledger = self.ledger_if_any().await?;
+        let connected = self.connected();
+        let leases = ledger.leases(found);
+        let other = leases
+            .iter()
+            .map(|(_, node)| *node)
+            .find(|node| *node != self.id() && connected.contains(node));
+        let Some(other) = other else { return Ok(()) };
+        // One that died in the middle and came back does not run it, and says so when it is asked.
+        let claim = claim_of(found);
+        match self.ask_claim(vec![other], &claim).await {
+            Ok(granted) => {
+                self.return_claim(&claim, granted).await;
+                Ok(())
+            }
+            Err(Taken { why, .. }) => Err(runs_elsewhere(&why)),
         }
     }
 
@@ -340,43 +283,12 @@ impl Node {
         found: &Found,
         force: bool,
     ) -> Result<Option<NodeId>, ApiError> {
-        let body = claim_of(found, false);
-        for arbiter in self.arbiters(found) {
-            let answer = if arbiter == self.id() {
-                self.decide(&self.id(), &body).await
-            } else {
-                self.tell(arbiter, "/v1/remote/claim", &body, CLAIM_TIMEOUT)
-                    .await
-            };
-            match answer {
-                Ok(Claimed { granted: true, .. }) => return Ok(Some(arbiter)),
-                Ok(_) if force => return Ok(Some(arbiter)),
-                Ok(Claimed { why, .. }) => {
-                    let why = why.unwrap_or_else(|| "another node".to_owned());
-                    return Err(runs_elsewhere(&why));
-                }
-                // It does not answer: the next one decides for whoever sees the same.
-                Err(error) => {
-                    tracing::debug!(node = %arbiter.fmt_short(), %error, "no answer to a claim");
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    pub(crate) async fn give_back(&self, found: &Found, arbiter: Option<NodeId>) {
-        match arbiter {
-            Some(arbiter) if arbiter == self.id() => {
-                self.claims.give_back(&found.record.sandbox, &self.id());
-            }
-            Some(arbiter) => {
-                let body = claim_of(found, true);
-                // A claim that is not given back runs out by itself.
-                let _: Result<Claimed, _> = self
-                    .tell(arbiter, "/v1/remote/claim", &body, CLAIM_TIMEOUT)
-                    .await;
-            }
-            None => {}
+        let claim = claim_of(found);
+        let asked = self.ask_claim(self.arbiters(found), &claim).await;
+        match asked {
+            Ok(arbiter) => Ok(arbiter),
+            Err(Taken { by, .. }) if force => Ok(Some(by)),
+            Err(Taken { why, .. }) => Err(runs_elsewhere(&why)),
         }
     }
 
@@ -392,59 +304,8 @@ impl Node {
         arbiters(nodes, &found.record)
     }
 
-    /// Answers another node's claim.
-    pub(crate) async fn answer_claim(
-        &self,
-        peer: &NodeId,
-        body: ClaimBody,
-    ) -> Result<Claimed, ApiError> {
-        let (space, sandbox, _) = parse(&body)?;
-        self.peer_may(
-            peer,
-            &[space],
-            Role::Writer,
-            "waking a sandbox of that space",
-        )?;
-        if body.release {
-            self.claims.give_back(&sandbox, peer);
-            return Ok(claimed(None));
-        }
-        self.decide(peer, &body).await
-    }
-
-    /// Decides a claim, of this node's own or of another.
-    pub(crate) async fn decide(&self, by: &NodeId, body: &ClaimBody) -> Result<Claimed, ApiError> {
-        let (space, sandbox, record) = parse(body)?;
-        let me = self.name();
-        let here = || self.runs(&sandbox) || self.claims.waking().contains(&sandbox);
-        if *by != self.id() && here() {
-            return Ok(claimed(Some(me)));
-        }
-        if let Some(found) = self.record_of(&space, &sandbox).await?
-            && found.fragment != record
-            && self.replica.holds(&record)
-            && found.record.rest == Rest::Awake
-            && found.record.runner != *by
-        {
-            // What the asker knows is superseded by what we know.
-            let authority = self.replica.authority();
-            let runner = Names(&authority).node(&found.record.runner);
-            return Ok(claimed(Some(runner.to_string())));
-        }
-        let connected = self.connected();
-        let is_there = |node: &NodeId| *node == self.id() || connected.contains(node);
-        match self.claims.take(sandbox, *by, record, is_there) {
-            Ok(()) => Ok(claimed(None)),
-            Err(holder) => {
-                let authority = self.replica.authority();
-                let holder = Names(&authority).node(&holder);
-                Ok(claimed(Some(holder.to_string())))
-            }
-        }
-    }
-
     /// Returns whether a sandbox runs here, or is about to.
-    fn runs(&self, sandbox: &SandboxId) -> bool {
+    pub(crate) fn runs(&self, sandbox: &SandboxId) -> bool {
         let all = self.sandboxes();
         let info = all.ok().and_then(|all| all.get(&sandbox.to_string()).ok());
         info.is_some_and(|info| info.id == *sandbox && info.state.is_running())
@@ -459,16 +320,21 @@ impl Node {
         let record = &found.record;
         let key = self.store_key_of(&found.space, record.epoch)?;
         self.pin_for_wake(record).await?;
-        let objects = record.snapshot.objects();
-        let limit = (objects.len() as u64).saturating_mul(MAX_FILE_BYTES);
         let holders = self.holders_of(found).await?;
-        let packs = self.bring(&objects, &holders, limit, progress).await?;
+        let manifest = [record.snapshot.manifest];
+        let bytes = self
+            .bring(&manifest, &holders, MAX_FILE_BYTES, progress)
+            .await?;
         let image = self
             .bring_image(&record.image_id, &holders, progress)
             .await?;
         let sandboxes = self.sandboxes()?;
         let was = sandboxes.remembered(&record.snapshot, &key).await;
         let was = was.map_err(|error| fail::sandbox(&error))?;
+        // Memory first: what comes behind is asked for while the sandbox runs.
+        let streamed = self
+            .stream(&record.sandbox, &record.snapshot, &key, holders)
+            .await?;
         let (mut labels, agent, mut notes) = match self.asleep_here(&record.sandbox) {
             // It comes back to where it was, and to the agent it had.
             Some(info) => {
@@ -488,6 +354,9 @@ impl Node {
             labels: Some(labels),
             force: how.over_contract,
             network: how.wall,
+            arriving: streamed
+                .clone()
+                .map(|streamed| streamed as Arc<dyn ReadChunks>),
             ..ResumeOptions::default()
         };
         let restored = sandboxes.restore(&record.snapshot, &key, options, Arc::clone(progress));
@@ -518,6 +387,12 @@ impl Node {
                 "that it runs here could not be written down: {error}"
             ));
         }
+        let came = streamed
+            .as_ref()
+            .map_or(0, |streamed| streamed.came_bytes());
+        if let Some(streamed) = streamed {
+            self.keep_streaming(found.clone(), streamed)?;
+        }
         if !found.forks.is_empty() {
             notes.push(format!(
                 "{} other versions of it were made without knowing of this one",
@@ -528,19 +403,16 @@ impl Node {
             schema: SCHEMA,
             sandbox: self.sandbox_of(info),
             taken_ms: record.snapshot.taken_ms,
-            fetched_bytes: packs + image,
+            fetched_bytes: bytes + image + came,
             notes,
         })
     }
 
     /// Returns who holds what a sandbox sleeps in, by all that is known now.
     async fn holders_of(&self, found: &Found) -> Result<Vec<NodeId>, ApiError> {
-        let records = self.records(&Caller::Owner).await?;
-        let newest = records.into_iter().find(|one| {
-            one.record.sandbox == found.record.sandbox
-                && one.record.snapshot.manifest == found.record.snapshot.manifest
-        });
-        Ok(newest.map_or_else(|| found.holders.clone(), |one| one.holders))
+        let manifest = &found.record.snapshot.manifest;
+        let newest = self.holders_now(&found.record.sandbox, manifest).await;
+        Ok(newest.unwrap_or_else(|| found.holders.clone()))
     }
 
     /// Tells what runs in a sandbox why it was woken: a file, replaced as a whole, that a program
@@ -632,29 +504,12 @@ fn arbiters(mut nodes: Vec<NodeId>, record: &Record) -> Vec<NodeId> {
     nodes
 }
 
-fn claim_of(found: &Found, release: bool) -> ClaimBody {
+pub(super) fn claim_of(found: &Found) -> ClaimBody {
     ClaimBody {
         space: found.space.to_string(),
         sandbox: found.record.sandbox.to_string(),
         record: found.fragment.to_string(),
-        release,
-    }
-}
-
-fn parse(body: &ClaimBody) -> Result<(SpaceId, SandboxId, FragmentId), ApiError> {
-    let malformed = |what: &str| ApiError::bad_request(format!("`{what}` is malformed"));
-    Ok((
-        body.space.parse().map_err(|_| malformed("space"))?,
-        body.sandbox.parse().map_err(|_| malformed("sandbox"))?,
-        body.record.parse().map_err(|_| malformed("record"))?,
-    ))
-}
-
-fn claimed(why: Option<String>) -> Claimed {
-    Claimed {
-        schema: SCHEMA,
-        granted: why.is_none(),
-        why,
+        release: false,
     }
 }
 
@@ -670,52 +525,6 @@ mod tests {
 
     fn node(n: u8) -> NodeId {
         NodeId::from_bytes([n; 32])
-    }
-
-    #[test]
-    fn one_of_several_that_claim_gets_it() {
-        let claims = Claims::default();
-        let sandbox = SandboxId::from_bytes([1; 16]);
-        let record = FragmentId::from_bytes([1; 32]);
-        let take = |by, record| claims.take(sandbox, by, record, |_| true);
-        assert_eq!(take(node(1), record), Ok(()));
-        assert_eq!(take(node(2), record), Err(node(1)));
-        assert_eq!(take(node(1), record), Ok(()), "it may ask again");
-        claims.give_back(&sandbox, &node(2));
-        assert_eq!(take(node(2), record), Err(node(1)), "not its to give");
-        claims.give_back(&sandbox, &node(1));
-        assert_eq!(take(node(2), record), Ok(()));
-        // Who died with a claim loses it.
-        assert_eq!(claims.take(sandbox, node(3), record, |_| false), Ok(()));
-        assert_eq!(take(node(2), record), Err(node(3)));
-        // The next sleep is another matter.
-        let next = FragmentId::from_bytes([2; 32]);
-        assert_eq!(take(node(1), next), Ok(()));
-    }
-
-    #[test]
-    fn a_node_wakes_a_sandbox_once_at_a_time() {
-        let claims = Claims::default();
-        let sandbox = SandboxId::from_bytes([1; 16]);
-        let begun = claims.begin(sandbox).expect("nobody is at it");
-        assert!(claims.begin(sandbox).is_none());
-        assert!(claims.begin(SandboxId::from_bytes([2; 16])).is_some());
-        drop(begun);
-        assert!(claims.begin(sandbox).is_some());
-    }
-
-    #[test]
-    fn claims_are_bounded() {
-        let claims = Claims::default();
-        for n in 0..2_000_u32 {
-            let mut id = [0; 16];
-            id[..4].copy_from_slice(&n.to_be_bytes());
-            let record = FragmentId::from_bytes([0; 32]);
-            claims
-                .take(SandboxId::from_bytes(id), node(1), record, |_| true)
-                .unwrap();
-        }
-        assert_eq!(claims.0.lock().unwrap().len(), MAX_CLAIMS);
     }
 
     #[test]

@@ -128,6 +128,22 @@ impl ChunkError {
         }
     }
 
+    /// Whether something is not here that another node may have.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::MissingPacks { .. } | Self::MissingChunk { .. })
+    }
+
+    /// Whether something is here and sealed with another key than the one it was opened with.
+    ///
+    /// An object does not say more than that it does not open.
+    #[must_use]
+    pub fn is_of_another_key(&self) -> bool {
+        let object = DamagedWhat::Object;
+        matches!(self, Self::OtherKey { .. })
+            || matches!(self, Self::Damaged { what, .. } if *what == object)
+    }
+
     pub(super) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { path, source }

@@ -184,6 +184,7 @@ impl VmmDriver for CloudHypervisor {
             fork: true,
             reattach: true,
             copy_on_write: false,
+            disks_behind: false,
         }
     }
 

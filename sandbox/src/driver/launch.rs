@@ -15,6 +15,7 @@
 use std::{
     ffi::OsString,
     fs, io,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -94,6 +95,23 @@ pub(super) fn prepare(request: &VmRequest, user: &Confinement) -> Result<Vec<Str
         let _ = fs::remove_file(request.dir.join(socket));
     }
     Ok(names)
+}
+
+/// Names the socket in the VM's directory at which a disk is served.
+pub(super) fn disk_socket(number: u32) -> String {
+    format!("disk{number}.sock")
+}
+
+/// Opens the socket at which a disk of this VM is served: to its monitor, and to nobody else where
+/// the daemon is root.
+///
+/// # Errors
+/// [`DriverError::Io`].
+pub(crate) fn open_disk_socket(request: &VmRequest, number: u32) -> Result<OwnedFd, DriverError> {
+    let name = disk_socket(number);
+    let listener = sockets::listen(&request.dir, &name)?;
+    Confinement::choose(request).own(&request.dir.join(name))?;
+    Ok(listener)
 }
 
 /// Refuses a memory that is not the guest's.

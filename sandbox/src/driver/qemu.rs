@@ -87,6 +87,7 @@ impl Qemu {
         request: &VmRequest,
         ram: GuestRam,
         begin: Begin<'_>,
+        behind: &[u32],
     ) -> Result<Vm, DriverError> {
         let program = self.program()?;
         let machine = self.describe(request).await?;
@@ -98,7 +99,7 @@ impl Qemu {
             true => Memory::Template,
             false => Memory::Own,
         };
-        let arguments = command_line::arguments(request, &disks, memory, incoming)?;
+        let arguments = command_line::arguments(request, &disks, memory, incoming, behind)?;
         let largest = launch::largest_disk(request);
         let template = ram.try_clone().map_err(io_error(&request.dir))?;
         let held = launch::start(program, arguments, request, &user, &ram, largest)?;
@@ -167,13 +168,14 @@ impl VmmDriver for Qemu {
             fork: true,
             reattach: true,
             copy_on_write: Overlay::can_be_read(),
+            disks_behind: true,
         }
     }
 
     fn start<'a>(&'a self, request: &'a VmRequest) -> BoxFuture<'a, Result<Vm, DriverError>> {
         async {
             let ram = GuestRam::create(request.memory_mib).map_err(io_error(&request.dir))?;
-            self.launch(request, ram, Begin::Boot).await
+            self.launch(request, ram, Begin::Boot, &[]).await
         }
         .boxed()
     }
@@ -189,7 +191,7 @@ impl VmmDriver for Qemu {
             let state = device_file::read(&saved.device, &machine)?;
             let ram = saved.ram.try_clone().map_err(io_error(&request.dir))?;
             let begin = Begin::Load(async { Ok(state) }.boxed());
-            self.launch(request, ram, begin).await
+            self.launch(request, ram, begin, &[]).await
         }
         .boxed()
     }
@@ -201,9 +203,10 @@ impl VmmDriver for Qemu {
     ) -> BoxFuture<'a, Result<Vm, DriverError>> {
         async {
             let machine = self.describe(request).await?;
-            let state = async move { device_file::read(&arriving.whole.await?, &machine) };
+            let Arriving { ram, whole, behind } = arriving;
+            let state = async move { device_file::read(&whole.await?, &machine) };
             let begin = Begin::Load(state.boxed());
-            self.launch(request, arriving.ram, begin).await
+            self.launch(request, ram, begin, &behind).await
         }
         .boxed()
     }

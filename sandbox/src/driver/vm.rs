@@ -2,7 +2,7 @@
 
 use std::{fmt, path::Path};
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt};
 use tokio::{net::UnixStream, sync::watch};
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +23,22 @@ pub trait Monitor: fmt::Debug + Send + Sync {
     fn status(&self) -> BoxFuture<'_, Option<String>>;
     /// Returns the guest's memory.
     fn ram(&self) -> Result<GuestRam, DriverError>;
+    /// Uses these disks, by number and name in the VM's directory, from their files from now on.
+    /// Done already is fine.
+    fn take_disks<'a>(
+        &'a self,
+        disks: &'a [(u32, String)],
+    ) -> BoxFuture<'a, Result<(), DriverError>> {
+        let _ = disks;
+        let what = "take a disk over";
+        async move {
+            Err(DriverError::Unsupported {
+                driver: "of this guest",
+                what,
+            })
+        }
+        .boxed()
+    }
 }
 
 /// What ties a monitor to this daemon: a task that waits for the monitor's end holds the other
@@ -114,6 +130,15 @@ impl Vm {
     /// [`DriverError::Gone`] and [`DriverError::Io`].
     pub fn ram(&self) -> Result<GuestRam, DriverError> {
         self.monitor.ram()
+    }
+
+    /// Has the monitor use disks that were served to it ([`super::Arriving::behind`]) from their
+    /// files, which are whole: whoever serves them may go after that. Repeating it is fine.
+    ///
+    /// # Errors
+    /// [`DriverError::Control`], [`DriverError::Unsupported`].
+    pub async fn take_disks(&self, disks: &[(u32, String)]) -> Result<(), DriverError> {
+        self.monitor.take_disks(disks).await
     }
 
     /// Kills the monitor and waits until it is gone.

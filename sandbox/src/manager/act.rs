@@ -9,7 +9,7 @@ use std::{error::Error as _, sync::Arc, time::Instant};
 use futures::future::BoxFuture;
 use tracing::{debug, info, warn};
 
-use super::{Inner, boot, capture, entry::Entry, fork, restore, session};
+use super::{Inner, behind, boot, capture, entry::Entry, fork, restore, session};
 use crate::{
     Progress, SandboxError,
     image::Image,
@@ -86,6 +86,9 @@ async fn take_turn(
     action: Action,
     work: &mut Work,
 ) -> Result<(), SandboxError> {
+    if behind::needs_disks(action) {
+        behind::whole(entry, &work.progress).await?;
+    }
     let _turn = entry.turn.lock().await;
     let refused = |why| entry.refused(action, why);
     let plan = plan(entry.phase(), action).map_err(refused)?;
@@ -193,7 +196,10 @@ pub(super) async fn do_step(
             inner.read_last(entry);
             boot::end_monitor(entry).await
         }
-        Step::RemoveVm => boot::remove(entry, &entry.vm_dir()),
+        Step::RemoveVm => {
+            behind::forget(entry)?;
+            boot::remove(entry, &entry.vm_dir())
+        }
         Step::KeepDisk => boot::keep_disk(entry),
         Step::Materialise => restore::materialise(inner, entry, work).await,
         Step::RestoreMonitor => restore::restore_monitor(inner, entry, work).await,
@@ -255,6 +261,7 @@ fn commit(
     let written = entry.change(|record| {
         if !plan.to.is_running() {
             inner.lease_over(&mut record.info, plan.to);
+            record.info.arriving = None;
         }
         if plan.to == Phase::Hibernated {
             // Whoever sees that it sleeps sees in what; `Keep` gives it its lasting name.
@@ -333,6 +340,7 @@ async fn undo(
     let written = entry.change(|record| {
         if !state.is_running() {
             inner.lease_over(&mut record.info, state.phase());
+            record.info.arriving = None;
         }
         record.info.state = state;
         record.run.journal = None;

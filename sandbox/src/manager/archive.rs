@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use super::{Sandboxes, capture::blocking_in, catalogue, directory, now_ms};
 use crate::{
     Progress, SandboxError, SnapshotInfo,
-    chunks::{ChunkError, DamagedWhat, PackId, StoreKey},
+    chunks::{PackId, StoreKey},
     snapshot::{SnapshotError, archive},
 };
 
@@ -109,13 +109,7 @@ impl Sandboxes {
                     snapshot.taken_ms = snapshot.taken_ms.min(now_ms());
                     return Ok(catalogue::describe(&info, &snapshot, false));
                 }
-                Err(SandboxError::Chunks(
-                    ChunkError::OtherKey { .. }
-                    | ChunkError::Damaged {
-                        what: DamagedWhat::Object,
-                        ..
-                    },
-                )) => {}
+                Err(SandboxError::Chunks(error)) if error.is_of_another_key() => {}
                 Err(error) => return Err(error),
             }
         }

@@ -239,6 +239,9 @@ pub(super) async fn end_monitor(entry: &Entry) -> Result<(), SandboxError> {
     if let Some(vm) = entry.set_vm(None) {
         vm.kill().await;
     }
+    if let Some(behind) = entry.set_behind(None) {
+        behind.stop();
+    }
     let known = entry.record().run.monitor;
     // One that was started and not yet written down is there too.
     for monitor in monitors_of(&entry.vm_dir(), known.clone()) {

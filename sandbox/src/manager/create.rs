@@ -232,6 +232,7 @@ async fn describe(
         lease: spec.lease,
         snapshot: None,
         parent: None,
+        arriving: None,
     })
 }
 

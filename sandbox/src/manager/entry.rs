@@ -18,6 +18,7 @@ use crate::{
     channel::GuestChannel,
     driver::{Disk, Vm, VmRequest},
     life::{Action, Journal, Phase, Refused, State, Step, plan},
+    snapshot::Behind,
     staging::write_atomic,
 };
 
@@ -117,6 +118,7 @@ struct Held {
     record: Record,
     vm: Option<Arc<Vm>>,
     channel: Option<GuestChannel>,
+    behind: Option<Arc<Behind>>,
 }
 
 impl Entry {
@@ -149,6 +151,7 @@ impl Entry {
                 record,
                 vm: None,
                 channel: None,
+                behind: None,
             }),
             standing,
         }
@@ -165,6 +168,9 @@ impl Entry {
         let mut info = held.record.info.clone();
         if info.state == State::Ready && !open && held.record.run.journal.is_none() {
             info.state = State::Restoring;
+        }
+        if let (Some(arriving), Some(behind)) = (&mut info.arriving, &held.behind) {
+            arriving.left = behind.standing().left;
         }
         info
     }
@@ -185,6 +191,11 @@ impl Entry {
     /// Returns the directory of what is taken of the guest at one moment.
     pub(super) fn frozen_dir(&self) -> PathBuf {
         self.dir.join("frozen")
+    }
+
+    /// Returns the directory that says what of its disks is there, while they are on their way.
+    pub(super) fn marks_dir(&self) -> PathBuf {
+        self.dir.join("arriving")
     }
 
     pub(super) fn console(&self) -> PathBuf {
@@ -223,6 +234,15 @@ impl Entry {
 
     pub(super) fn set_vm(&self, vm: Option<Arc<Vm>>) -> Option<Arc<Vm>> {
         std::mem::replace(&mut self.held().vm, vm)
+    }
+
+    /// Returns the disks that are on their way.
+    pub(super) fn behind(&self) -> Option<Arc<Behind>> {
+        self.held().behind.clone()
+    }
+
+    pub(super) fn set_behind(&self, behind: Option<Arc<Behind>>) -> Option<Arc<Behind>> {
+        std::mem::replace(&mut self.held().behind, behind)
     }
 
     /// Returns the session, whether or not requests may use it.
@@ -277,6 +297,16 @@ impl Entry {
     /// Says why an action is refused.
     pub(super) fn refused(&self, action: Action, why: Refused) -> SandboxError {
         let id = self.id;
+        let info = self.shown();
+        if let (Refused::Paused, Some(arriving)) = (why, &info.arriving)
+            && arriving.waits.is_some()
+        {
+            return SandboxError::Arriving {
+                id,
+                left: arriving.left,
+                why: arriving.waits.clone(),
+            };
+        }
         let state = self.held().record.info.state.clone();
         match (why, state) {
             (Refused::Lost, State::Lost { what }) => SandboxError::StateLost { id, what },

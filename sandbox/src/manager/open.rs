@@ -180,6 +180,7 @@ fn settle(inner: &Inner, entry: &Entry, was: Phase, to: Phase) {
     let written = entry.change(|record| {
         if !state.is_running() {
             inner.lease_over(&mut record.info, state.phase());
+            record.info.arriving = None;
         }
         record.info.state = state;
         record.run.journal = None;
@@ -272,6 +273,7 @@ impl Inner {
         let mut useless = vec![path.join("frozen")];
         if phase.has_ended() || phase == Phase::Hibernated {
             useless.push(path.join("vm"));
+            useless.push(entry.marks_dir());
         }
         for dir in useless {
             match fs::remove_dir_all(&dir) {

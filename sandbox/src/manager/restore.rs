@@ -5,13 +5,13 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::{
     Inner, Sandboxes,
     act::{Work, perform},
-    boot, capture, create, directory,
+    behind, boot, capture, create, directory,
     entry::{Entry, Machine, MachineDisk},
     now_ms, session,
 };
 use crate::{
     Progress, Reliance, SandboxError, SandboxId, SandboxInfo, SnapshotRef,
-    chunks::{PackId, StoreKey},
+    chunks::{ChunkError, ChunkStore, PackId, ReadChunks, StoreKey},
     image::{Image, ImageError},
     life::{Action, Lease, Phase, Refused, State},
     progress::step,
@@ -29,6 +29,8 @@ pub(super) enum Source {
         snapshot: SnapshotRef,
         key: StoreKey,
         copy: bool,
+        /// Where its chunks come from, if not all of its packs are here.
+        arriving: Option<Arc<dyn ReadChunks>>,
     },
     /// From another that was just stopped; with the machine it has.
     Frozen {
@@ -73,6 +75,9 @@ pub struct ResumeOptions {
     pub reliances: Vec<Reliance>,
     /// What it may reach, instead of what it might where it slept.
     pub network: Option<crate::egress::Policy>,
+    /// Where its chunks come from while its packs are on their way; the manifest is here. The
+    /// sandbox goes on when its memory has come, where the driver can do that.
+    pub arriving: Option<Arc<dyn ReadChunks>>,
 }
 
 impl Sandboxes {
@@ -137,7 +142,8 @@ impl Sandboxes {
         let inner = Arc::clone(&self.inner);
         let (snapshot, key) = (snapshot.clone(), key.clone());
         self.spawned(async move {
-            let source = load(&inner, snapshot.clone(), &key, options.as_new).await?;
+            let arriving = options.arriving.clone();
+            let source = load(&inner, snapshot.clone(), &key, options.as_new, arriving).await?;
             let relying = Relying {
                 force: options.force,
                 reliances: options.reliances.clone(),
@@ -147,12 +153,14 @@ impl Sandboxes {
                 unreachable!("it was loaded from the store");
             };
             let remembered = remembered(manifest)?;
+            let ahead = options.arriving.is_some();
             let asleep = here(&inner, &remembered.info.id, &options)?;
             let entry = match asleep {
                 Some(entry) => {
                     let objects = snapshot.objects();
                     let (store, pin) = (inner.chunks.clone(), capture::asleep(&entry.id));
-                    capture::blocking(&entry, move || store.pin(&pin, &objects)).await??;
+                    let pin = move || pin_it(&store, &pin, &objects, ahead);
+                    capture::blocking(&entry, pin).await??;
                     entry
                         .change(|record| record.info.snapshot = Some(snapshot))
                         .map_err(directory(&entry.dir))?;
@@ -167,7 +175,8 @@ impl Sandboxes {
                         false => capture::asleep(&made.id),
                     };
                     let store = inner.chunks.clone();
-                    let pinned = capture::blocking(&made, move || store.pin(&pin, &objects)).await;
+                    let pin = move || pin_it(&store, &pin, &objects, ahead);
+                    let pinned = capture::blocking(&made, pin).await;
                     if let Err(error) = pinned.and_then(|pinned| Ok(pinned?)) {
                         forget(&inner, &made).await;
                         return Err(error);
@@ -183,6 +192,7 @@ impl Sandboxes {
                     if options.as_new {
                         capture::drop_capture(&inner, &entry).await?;
                     }
+                    behind::tend(&inner, &entry);
                     Ok(entry.info())
                 }
                 Err(error) => {
@@ -212,7 +222,19 @@ impl Sandboxes {
     }
 }
 
-async fn manifest_of(
+fn pin_it(
+    store: &ChunkStore,
+    pin: &str,
+    objects: &[PackId],
+    ahead: bool,
+) -> Result<(), ChunkError> {
+    match ahead {
+        true => store.pin_ahead(pin, objects),
+        false => store.pin(pin, objects),
+    }
+}
+
+pub(super) async fn manifest_of(
     inner: &Arc<Inner>,
     manifest: &PackId,
     key: &StoreKey,
@@ -230,6 +252,7 @@ async fn load(
     snapshot: SnapshotRef,
     key: &StoreKey,
     copy: bool,
+    arriving: Option<Arc<dyn ReadChunks>>,
 ) -> Result<Source, SandboxError> {
     let manifest = manifest_of(inner, &snapshot.manifest, key).await?;
     let host = inner.host_for(&manifest.about).await?;
@@ -239,6 +262,7 @@ async fn load(
         snapshot,
         key: key.clone(),
         copy,
+        arriving,
     })
 }
 
@@ -321,6 +345,7 @@ pub(super) fn child(
     let mut info = remembered.info.clone();
     info.state = State::Creating;
     info.boot_ms = None;
+    info.arriving = None;
     // Which secrets of this node it may use is this node's to say, not a snapshot's.
     let known = inner
         .entry(&remembered.info.id)
@@ -376,7 +401,7 @@ pub(super) async fn materialise(
         let (Some(snapshot), Some(key)) = (entry.info().snapshot, work.key.clone()) else {
             return Err(none);
         };
-        let source = load(inner, snapshot, &key, false).await?;
+        let source = load(inner, snapshot, &key, false, None).await?;
         keeps_contract(&source, None, &work.relying)?;
         work.source = Some(source);
     }
@@ -460,21 +485,25 @@ pub(super) async fn restore_monitor(
             manifest,
             snapshot,
             key,
+            arriving,
             ..
         } => {
-            let store = inner.chunks.clone();
-            let reader = capture::blocking(entry, move || store.reader(&key, &snapshot.packs));
-            let reader = Arc::new(reader.await??);
             let progress = Arc::clone(&work.progress);
-            snapshot::wake(
-                &*inner.driver_of(entry),
-                &request,
-                manifest,
-                reader,
-                progress,
-            )
-            .await?
-            .0
+            let driver = inner.driver_of(entry);
+            let ahead = driver.capabilities().disks_behind && !manifest.disks.is_empty();
+            let reader: Arc<dyn ReadChunks> = match arriving {
+                Some(reader) if ahead => {
+                    return behind::begin(inner, entry, &*driver, manifest, reader, work).await;
+                }
+                Some(reader) => reader,
+                None => {
+                    let store = inner.chunks.clone();
+                    let reader = move || store.reader(&key, &snapshot.packs);
+                    Arc::new(capture::blocking(entry, reader).await??)
+                }
+            };
+            let woken = snapshot::wake(&*driver, &request, manifest, reader, progress);
+            woken.await?.0
         }
         Source::Frozen { frozen, .. } => frozen.fork(&*inner.driver_of(entry), &request).await?,
     };

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use super::{Inner, act::Work, boot, entry::Entry, network, watch};
+use super::{Inner, act::Work, behind, boot, entry::Entry, network, watch};
 use crate::{
     Accel, SandboxError,
     channel::{ChannelError, ChannelLimits, GuestChannel, Quiesce, Resume},
@@ -173,7 +173,12 @@ pub(super) async fn welcome(entry: &Entry, work: &mut Work) -> Result<(), Sandbo
         fork,
         hostname: fork.then(|| boot::hostname(&entry.info())),
     };
-    let told = channel.resumed(resumed).await;
+    // To go on it thaws its disk, which may be on its way still.
+    let told = tokio::select! {
+        biased;
+        told = channel.resumed(resumed) => told,
+        error = behind::fails(entry) => return Err(error),
+    };
     told.map_err(|source| SandboxError::Guest {
         id: entry.id,
         source,
@@ -225,8 +230,16 @@ pub(super) async fn thaw(entry: &Entry) -> Result<(), SandboxError> {
 /// Holds the processors.
 pub(super) async fn pause(entry: &Entry) -> Result<(), SandboxError> {
     entry.set_open(false);
-    entry.vm().ok_or_else(|| none(entry))?.pause().await?;
-    Ok(())
+    let vm = entry.vm().ok_or_else(|| none(entry))?;
+    let behind = entry.behind();
+    if let Some(behind) = &behind {
+        behind.hold(true);
+    }
+    let paused = vm.pause().await;
+    if let Some(behind) = &behind {
+        behind.hold(false);
+    }
+    Ok(paused?)
 }
 
 /// Lets the processors go on.

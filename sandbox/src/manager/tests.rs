@@ -35,6 +35,7 @@ fn info(byte: u8, name: Option<&str>, state: SandboxState) -> SandboxInfo {
         lease: None,
         snapshot: None,
         parent: None,
+        arriving: None,
     }
 }
 

@@ -216,7 +216,8 @@ impl Frozen {
             };
             Ok(ram + of.copy_disks(disks)?)
         });
-        let forked = arrive(driver, request, ram, self.device.clone(), filling).await?;
+        let device = self.device.clone();
+        let forked = arrive(driver, request, ram, device, filling, Vec::new()).await?;
         Ok(forked.0)
     }
 

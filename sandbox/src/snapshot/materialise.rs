@@ -16,12 +16,12 @@ use futures::future::FutureExt;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::{
-    CHUNK_BYTES, Manifest, Map, SnapshotError,
+    Behind, CHUNK_BYTES, Manifest, Map, SnapshotError,
     freeze::{DEVICE, create, io_error},
 };
 use crate::{
     Progress, ProgressEvent,
-    chunks::{ChunkId, ChunkReader},
+    chunks::{ChunkId, ReadChunks},
     driver::{Arriving, DriverError, GuestRam, SavedState, Vm, VmRequest, VmmDriver},
 };
 
@@ -49,12 +49,12 @@ pub struct Materialised {
 /// place; [`SnapshotError::Io`].
 pub fn materialise(
     manifest: &Manifest,
-    reader: &ChunkReader,
+    reader: &dyn ReadChunks,
     dir: &Path,
     progress: &Progress,
 ) -> Result<Materialised, SnapshotError> {
     let blank = Blank::make(manifest, dir)?;
-    let bytes_read = blank.fill(manifest, reader, progress)?;
+    let bytes_read = blank.fill(manifest, reader, true, progress)?;
     Ok(Materialised {
         saved: SavedState {
             device: blank.device,
@@ -76,14 +76,41 @@ pub async fn wake(
     driver: &dyn VmmDriver,
     request: &VmRequest,
     manifest: Arc<Manifest>,
-    reader: Arc<ChunkReader>,
+    reader: Arc<dyn ReadChunks>,
     progress: Progress,
 ) -> Result<(Vm, u64), SnapshotError> {
     let blank = Blank::make(&manifest, &request.dir)?;
     let ram = blank.ram.try_clone().map_err(io_error(&request.dir))?;
     let device = blank.device.clone();
-    let filling = spawn_blocking(move || blank.fill(&manifest, &reader, &progress));
-    arrive(driver, request, ram, device, filling).await
+    let filling = spawn_blocking(move || blank.fill(&manifest, &*reader, true, &progress));
+    arrive(driver, request, ram, device, filling, Vec::new()).await
+}
+
+/// As [`wake`], and the guest can go on when its memory is there: its disks come behind it, and
+/// what it asks of them first comes first. What is there is written down in the directory `marks`,
+/// so that another process can go on with it ([`Behind::find`]).
+///
+/// For a driver that can: [`crate::driver::Capabilities::disks_behind`].
+///
+/// # Errors
+/// Those of [`wake`].
+pub async fn wake_ahead(
+    driver: &dyn VmmDriver,
+    request: &VmRequest,
+    manifest: Arc<Manifest>,
+    reader: Arc<dyn ReadChunks>,
+    marks: &Path,
+    progress: Progress,
+) -> Result<(Vm, Behind), SnapshotError> {
+    let blank = Blank::make(&manifest, &request.dir)?;
+    let behind = Behind::begin(&manifest, &reader, &request.dir, marks)?;
+    behind.listen(request)?;
+    let numbers = blank.disks.iter().map(|(number, _)| *number).collect();
+    let ram = blank.ram.try_clone().map_err(io_error(&request.dir))?;
+    let device = blank.device.clone();
+    let filling = spawn_blocking(move || blank.fill(&manifest, &*reader, false, &progress));
+    let (vm, _) = arrive(driver, request, ram, device, filling, numbers).await?;
+    Ok((vm, behind))
 }
 
 /// Starts a guest whose parts are on their way.
@@ -93,6 +120,7 @@ pub(super) async fn arrive(
     ram: GuestRam,
     device: PathBuf,
     filling: JoinHandle<Result<u64, SnapshotError>>,
+    behind: Vec<u32>,
 ) -> Result<(Vm, u64), SnapshotError> {
     // What filling ended with: the driver is only told that it did not end well.
     let filled = Mutex::new(None);
@@ -112,6 +140,7 @@ pub(super) async fn arrive(
     let arriving = Arriving {
         ram,
         whole: whole.boxed(),
+        behind,
     };
     let started = driver.restore_arriving(request, arriving).await;
     match filled.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -157,13 +186,16 @@ impl Blank {
         })
     }
 
+    /// Fills the files; those of the `disks` only if that is wanted.
     fn fill(
         &self,
         manifest: &Manifest,
-        reader: &ChunkReader,
+        reader: &dyn ReadChunks,
+        disks: bool,
         progress: &Progress,
     ) -> Result<u64, SnapshotError> {
-        let disks = manifest.disks.iter().map(|disk| &disk.map);
+        let wanted = if disks { &manifest.disks[..] } else { &[] };
+        let disks = wanted.iter().map(|disk| &disk.map);
         let maps = [&manifest.device, &manifest.ram].into_iter().chain(disks);
         let files = self.files.iter().zip(maps);
         let targets: Vec<_> = files
@@ -188,7 +220,12 @@ struct Target<'a> {
 
 impl Target<'_> {
     /// Writes one chunk to its place and returns its size.
-    fn put(&self, number: usize, id: &ChunkId, reader: &ChunkReader) -> Result<u64, SnapshotError> {
+    fn put(
+        &self,
+        number: usize,
+        id: &ChunkId,
+        reader: &dyn ReadChunks,
+    ) -> Result<u64, SnapshotError> {
         let at = number as u64 * CHUNK_BYTES as u64;
         let length = (self.map.size - at).min(CHUNK_BYTES as u64);
         let bytes = reader.read(id)?;
@@ -206,7 +243,7 @@ impl Target<'_> {
 /// Fills every target with several threads; the first error ends the others.
 fn fill(
     targets: &[Target<'_>],
-    reader: &ChunkReader,
+    reader: &dyn ReadChunks,
     progress: &Progress,
 ) -> Result<u64, SnapshotError> {
     let pieces: Vec<(&Target<'_>, usize, &ChunkId)> = targets

@@ -100,6 +100,9 @@ pub struct Sandbox {
     /// The sandbox it is a copy of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
+    /// What of its disks is still on its way, while it runs ahead of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arriving: Option<Arriving>,
     /// The agent it works for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Named>,
@@ -154,6 +157,18 @@ pub struct Sandboxes {
     /// The nodes that were asked for theirs and did not answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unanswered: Vec<Unanswered>,
+}
+
+/// Disks that come behind a sandbox which goes on already.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Arriving {
+    /// Bytes of the disks.
+    pub bytes: u64,
+    /// Bytes that are not here yet.
+    pub left: u64,
+    /// Why it is paused until more is here, if it asked for what no node gave.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<String>,
 }
 
 /// `POST /v1/sandboxes/{id}/exec`, with `Upgrade: rhizome-exec/1`.

@@ -187,6 +187,30 @@ pub struct VolumeVersionBody {
     pub message: String,
 }
 
+/// The body of `POST /v1/volumes/{volume}/forget`: one of both.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeForgetBody {
+    /// Versions, or prefixes of their ids.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub versions: Vec<String>,
+    /// How many of the newest are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<usize>,
+}
+
+/// The answer to `POST /v1/volumes/{volume}/forget`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VolumeForgotten {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// The versions that are forgotten now.
+    pub forgotten: Vec<String>,
+    /// How many there are still.
+    pub kept: usize,
+}
+
 /// What became a version, or was one already.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeCommitted {

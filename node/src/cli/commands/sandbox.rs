@@ -364,6 +364,12 @@ fn rest(sandbox: &Sandbox) -> String {
     if sandbox.state == "hibernated" {
         said.extend(sandbox.copies.as_ref().and_then(wake_on::copies));
     }
+    if let Some(arriving) = &sandbox.arriving {
+        said.push(format!(
+            "{} MiB of its disk on their way",
+            arriving.left >> 20
+        ));
+    }
     match said.is_empty() {
         true => String::new(),
         false => format!(" {}", said.join("; ")),

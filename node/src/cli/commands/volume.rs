@@ -1,4 +1,4 @@
-//! `rhizome volume create|list|attach|detach|checkpoint|log|diff|merge|restore|export|import`.
+//! `rhizome volume create|list|attach|detach|checkpoint|log|diff|merge|forget|restore|export|import`.
 
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,8 @@ use super::{Context, Failure, follow, names, seconds, short};
 use crate::{
     api::types::volume::{
         Volume, VolumeAttachBody, VolumeBody, VolumeChange, VolumeCheckpointBody, VolumeCommitted,
-        VolumeDetachBody, VolumeDiff, VolumeLog, VolumeShown, VolumeVersion, VolumeVersionBody,
-        Volumes,
+        VolumeDetachBody, VolumeDiff, VolumeForgetBody, VolumeForgotten, VolumeLog, VolumeShown,
+        VolumeVersion, VolumeVersionBody, Volumes,
     },
     cli::{
         client::encode,
@@ -88,6 +88,25 @@ beside it under a name that says whose it is.")]
         /// Why
         #[arg(short, long, default_value = "")]
         message: String,
+    },
+    /// Forget versions: the newest and those in sandboxes stay
+    #[command(
+        disable_version_flag = true,
+        after_help = "Examples:
+  rhizome volume forget work --keep 10
+  rhizome volume forget work --version 1f2e3d4c
+
+Every node that holds them lets go of them; what other versions need too stays."
+    )]
+    Forget {
+        /// The volume
+        volume: String,
+        /// All but so many of the newest
+        #[arg(long, required_unless_present = "version", conflicts_with = "version")]
+        keep: Option<usize>,
+        /// This version, or a prefix of its id; may be repeated
+        #[arg(long)]
+        version: Vec<String>,
     },
     /// Make what a version was the newest one; nothing is forgotten
     #[command(
@@ -220,6 +239,25 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
                 ..VolumeVersionBody::default()
             };
             commit(context, &volume, "merge", &body).await
+        }
+        Verb::Forget {
+            volume,
+            keep,
+            version,
+        } => {
+            let body = VolumeForgetBody {
+                versions: version,
+                keep,
+            };
+            let path = format!("/v1/volumes/{volume}/forget");
+            let done: VolumeForgotten = context.client.post(&path, &body).await?;
+            if context.ui.is_json() {
+                return context.ui.object(&done);
+            }
+            let (gone, kept) = (done.forgotten.len(), done.kept);
+            context
+                .ui
+                .line(&format!("{gone} versions are forgotten, {kept} are kept"))
         }
         Verb::Restore {
             volume,

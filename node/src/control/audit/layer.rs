@@ -31,6 +31,10 @@ const MAX_LAST_LINE: usize = 64 * 1024;
 #[derive(Debug, Clone)]
 pub(crate) struct Detail(pub(crate) String);
 
+/// What the action of a route is done to, where no path says it; put into the answer's extensions.
+#[derive(Debug, Clone)]
+pub(crate) struct On(pub(crate) String);
+
 /// Notes every action of `caller`; its answer is sent after its entry is on disk.
 pub(crate) async fn note(
     State(node): State<Arc<Node>>,
@@ -53,6 +57,9 @@ pub(crate) async fn note(
     let mut response = next.run(request).await;
     if let Some(Detail(detail)) = response.extensions_mut().remove() {
         note.detail = Some(detail);
+    }
+    if let Some(On(on)) = response.extensions_mut().remove() {
+        note.on.get_or_insert(on);
     }
     let progress = response
         .headers()

@@ -27,19 +27,18 @@ use rhizome_sandbox::{
 };
 use tokio_util::sync::DropGuard;
 
-use super::{
-    AttachedRecord, Known, Node, Record, VolumeId, arriving::Arriving, commit::New, fail, now_ms,
-};
+use super::{AttachedRecord, Known, Node, Record, VolumeId, commit::New, fail, now_ms};
 use crate::{
     api::types::{
         SCHEMA,
-        remote::{ClaimBody, Claimed},
+        remote::ClaimBody,
         volume::{
             VolumeAttachBody, VolumeCheckpointBody, VolumeCommitted, VolumeDetachBody, VolumeShown,
         },
     },
     daemon::{caller::Caller, sandbox::Bound},
     error::ApiError,
+    remote::arriving::{Arriving, Wanted},
     remote::placement::rendezvous,
 };
 
@@ -49,8 +48,6 @@ const LEASE_MS: u64 = 30 * 60 * 1_000;
 const RENEW_MS: u64 = 10 * 60 * 1_000;
 /// How long until everybody who is connected has heard who writes, and no claim is needed.
 const CLAIM_FOR: Duration = Duration::from_secs(20);
-/// How long the node that decides may take.
-const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most nodes that are asked to decide, one after the other.
 const MAX_ARBITERS: usize = 5;
 /// How often the keeper looks.
@@ -71,9 +68,9 @@ const MAX_BYTES: u64 = 256 << 30;
 pub(crate) struct Volumes {
     live: Mutex<BTreeMap<(SandboxId, VolumeId), Arc<Live>>>,
     /// Held while a volume is attached or detached.
-    changing: tokio::sync::Mutex<()>,
+    pub(super) changing: tokio::sync::Mutex<()>,
     /// Whose they are; set when the daemon starts to keep them.
-    node: OnceLock<Weak<Node>>,
+    pub(crate) node: OnceLock<Weak<Node>>,
 }
 
 /// A volume that is served.
@@ -178,7 +175,7 @@ impl Node {
         let record = match served {
             Ok(record) => record,
             Err(error) => {
-                self.give_back_claim(&known, claim).await;
+                self.return_claim(&claim_of(&known), claim).await;
                 return Err(error);
             }
         };
@@ -198,7 +195,7 @@ impl Node {
             if let (Some(live), Ok(channel)) = (gone, channel) {
                 let _ = live.attachment.close(&channel, true).await;
             }
-            self.give_back_claim(&known, claim).await;
+            self.return_claim(&claim_of(&known), claim).await;
             return Err(error);
         }
         if claim.is_some() {
@@ -206,7 +203,7 @@ impl Node {
             self.tasks.spawn(async move {
                 tokio::select! {
                     () = node.stop.cancelled() => {}
-                    () = tokio::time::sleep(CLAIM_FOR) => node.give_back_claim(&of, claim).await,
+                    () = tokio::time::sleep(CLAIM_FOR) => node.return_claim(&claim_of(&of), claim).await,
                 }
             });
         }
@@ -280,6 +277,12 @@ impl Node {
         Ok(record)
     }
 
+    /// Returns this node, for what outlives the request.
+    pub(crate) fn shared(&self) -> Result<Arc<Self>, ApiError> {
+        let node = self.volumes.node.get().and_then(Weak::upgrade);
+        node.ok_or_else(|| ApiError::internal("the node is starting or stopping"))
+    }
+
     async fn serve_base(
         &self,
         known: &Known,
@@ -291,10 +294,14 @@ impl Node {
             .ok_or_else(|| ApiError::not_found("the version that is attached is not known here"))?;
         let tree = self.open_version(known, &base, progress).await?;
         let key = self.store_key_of(&known.space, base.epoch)?;
-        let node = self.volumes.node.get().and_then(Weak::upgrade);
-        let node = node.ok_or_else(|| ApiError::internal("the node is starting or stopping"))?;
+        let node = self.shared()?;
         let holders = known.holders_of(&base);
-        let (chunks, fetching) = Arriving::open(&node, key, tree.packs.clone(), holders).await?;
+        let wanted = Wanted {
+            packs: tree.packs.clone(),
+            holders,
+            ..Wanted::default()
+        };
+        let (chunks, fetching) = Arriving::open(&node, key, wanted).await?;
         let mount = Mount {
             volume: record.volume.0,
             path: record.path.clone(),
@@ -346,44 +353,14 @@ impl Node {
     /// Has the node that all of them agree on say that nobody else is about to write: two who ask
     /// at once have not heard of each other yet. Returns that node, or `None` if nobody answers.
     async fn claim_to_write(&self, known: &Known) -> Result<Option<NodeId>, ApiError> {
-        let body = claim_of(known, false);
-        for arbiter in self.arbiters_of(known) {
-            let answer = if arbiter == self.id() {
-                self.decide(&self.id(), &body).await
-            } else {
-                self.tell(arbiter, "/v1/remote/claim", &body, CLAIM_TIMEOUT)
-                    .await
-            };
-            match answer {
-                Ok(Claimed { granted: true, .. }) => return Ok(Some(arbiter)),
-                Ok(Claimed { why, .. }) => {
-                    let message = format!(
-                        "`{}` has just attached the volume `{}` to write",
-                        why.as_deref().unwrap_or("another node"),
-                        known.volume.name
-                    );
-                    return Err(busy(message));
-                }
-                // It does not answer: the next one decides for whoever sees the same.
-                Err(error) => {
-                    tracing::debug!(node = %arbiter.fmt_short(), %error, "no answer to a claim");
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    async fn give_back_claim(&self, known: &Known, arbiter: Option<NodeId>) {
-        let Some(arbiter) = arbiter else { return };
-        let body = claim_of(known, true);
-        // A claim that is not given back runs out by itself.
-        if arbiter == self.id() {
-            self.claims.give_back(&claimed_as(known), &self.id());
-            return;
-        }
-        let _: Result<Claimed, ApiError> = self
-            .tell(arbiter, "/v1/remote/claim", &body, CLAIM_TIMEOUT)
-            .await;
+        let claim = claim_of(known);
+        let asked = self.ask_claim(self.arbiters_of(known), &claim).await;
+        asked.map_err(|taken| {
+            busy(format!(
+                "`{}` has just attached the volume `{}` to write",
+                taken.why, known.volume.name
+            ))
+        })
     }
 
     /// Returns the nodes that may decide, in the order in which everybody asks them.
@@ -570,7 +547,7 @@ impl Node {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        self.give_back_claim(&known, claim).await;
+        self.return_claim(&claim_of(&known), claim).await;
         self.publish_volume(known.space, &Record::Attached(state.record.clone()))
             .await?;
         drop(state);
@@ -657,6 +634,32 @@ impl Node {
                     ..record.clone()
                 };
                 if let Err(error) = self.serve_copy(live.space, record).await {
+                    tracing::warn!(sandbox = %copy.id, %error, "a copy has its volume unserved");
+                }
+            }
+        }
+    }
+
+    /// Serves in a copy that was made from a snapshot the volumes that its sandbox has, wherever
+    /// that is: as with a fork, each goes on from the changes that it woke with.
+    pub(crate) async fn copy_volumes(&self, from: &SandboxId, copy: &SandboxInfo) {
+        let all = match self.known_volumes(Bound::of(copy).spaces).await {
+            Ok(all) => all,
+            Err(error) => {
+                tracing::warn!(sandbox = %copy.id, %error, "a copy has its volumes unserved");
+                return;
+            }
+        };
+        for known in &all {
+            let of_it = |record: &&AttachedRecord| record.attached && record.sandbox == *from;
+            for record in known.attached.iter().filter(of_it) {
+                let record = AttachedRecord {
+                    sandbox: copy.id,
+                    node: self.id(),
+                    until_ms: now_ms() + LEASE_MS,
+                    ..record.clone()
+                };
+                if let Err(error) = self.serve_copy(known.space, record).await {
                     tracing::warn!(sandbox = %copy.id, %error, "a copy has its volume unserved");
                 }
             }
@@ -786,8 +789,6 @@ impl Node {
 
 /// Keeps volumes served and checkpointed until the node stops.
 pub(crate) async fn keep_volumes(node: Arc<Node>) {
-    // Once for each node.
-    let _ = node.volumes.node.set(Arc::downgrade(&node));
     let mut looked = None::<Instant>;
     loop {
         tokio::select! {
@@ -813,18 +814,15 @@ fn busy(message: String) -> ApiError {
 }
 
 /// What a claim to write is put under, beside those to wake sandboxes.
-fn claimed_as(known: &Known) -> SandboxId {
-    let hash = Hash::keyed("rhizome volume claim 1", &known.volume.volume.0);
-    SandboxId::from_bytes(*hash.as_bytes().first_chunk().expect("16 of 32 bytes"))
-}
-
-fn claim_of(known: &Known, release: bool) -> ClaimBody {
+fn claim_of(known: &Known) -> ClaimBody {
     let what = Hash::keyed("rhizome volume claim 1", &known.volume.volume.0);
+    let what = what.as_bytes();
+    let short = *what.first_chunk().expect("16 of 32 bytes");
     ClaimBody {
         space: known.space.to_string(),
-        sandbox: claimed_as(known).to_string(),
-        record: FragmentId::from_bytes(*what.as_bytes()).to_string(),
-        release,
+        sandbox: SandboxId::from_bytes(short).to_string(),
+        record: FragmentId::from_bytes(*what).to_string(),
+        release: false,
     }
 }
 

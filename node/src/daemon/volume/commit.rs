@@ -82,6 +82,7 @@ impl Node {
             author: version.author.clone(),
             at_ms: version.at_ms,
             message: version.message.clone(),
+            forgotten: false,
         };
         self.publish_volume(known.space, &Record::Version(record.clone()))
             .await?;

@@ -84,6 +84,8 @@ pub(crate) struct VersionRecord {
     pub(crate) author: String,
     pub(crate) at_ms: u64,
     pub(crate) message: String,
+    /// Whether nobody needs it any more: those who hold it let go of it.
+    pub(crate) forgotten: bool,
 }
 
 /// A volume in a sandbox.
@@ -129,6 +131,9 @@ impl Record {
                 field("author", of.author.clone());
                 field("at_ms", of.at_ms.to_string());
                 field("message", of.message.clone());
+                if of.forgotten {
+                    field("forgotten", "true".to_owned());
+                }
                 (
                     format!("version {} of volume {}", of.version, of.volume),
                     format!("version {}", of.version),
@@ -166,6 +171,8 @@ impl Record {
             for beside in &item.conflicts {
                 let other = Self::parse(item.key.as_deref()?, &beside.fields);
                 if let Some(Self::Version(other)) = other {
+                    // Whoever said it did not know of what was said of its holders.
+                    of.forgotten |= other.forgotten;
                     let new = other.holders.into_iter();
                     let new: Vec<_> = new.filter(|node| !of.holders.contains(node)).collect();
                     of.holders.extend(new);
@@ -202,6 +209,7 @@ impl Record {
                 author: bounded(text("author")?, MAX_NAME)?,
                 at_ms: text("at_ms")?.parse().ok()?,
                 message: bounded(text("message")?, MAX_MESSAGE)?,
+                forgotten: text("forgotten") == Some("true"),
             }),
             "attached" => Self::Attached(AttachedRecord {
                 volume,
@@ -269,6 +277,7 @@ mod tests {
                 author: "laptop".into(),
                 at_ms: 10,
                 message: "before the move".into(),
+                forgotten: true,
             }),
             Record::Attached(AttachedRecord {
                 volume,

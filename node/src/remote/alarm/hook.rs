@@ -18,6 +18,7 @@ use crate::{
     remote::{
         asleep::shown,
         record::{Found, Rest},
+        wake::claim_of,
     },
 };
 
@@ -118,7 +119,7 @@ impl Node {
         let mut record = found.record.clone();
         record.wake_on = asked.conditions;
         let said = self.publish_record(found.space, &record).await;
-        self.give_back(&found, arbiter).await;
+        self.return_claim(&claim_of(&found), arbiter).await;
         said?;
         Ok(waiting(&Found { record, ..found }, asked.webhook))
     }

@@ -5,7 +5,7 @@ use crate::{
     Accel,
     driver::{
         Disk, DriverError, VmRequest, cage, host,
-        launch::{CHANNEL_SOCKET, CONSOLE_SOCKET},
+        launch::{CHANNEL_SOCKET, CONSOLE_SOCKET, disk_socket},
     },
 };
 
@@ -15,6 +15,11 @@ const MACHINE: &str = "microvm,rtc=on,pit=off,pic=off,suppress-vmdesc=on";
 const BIOS: &str = "qboot.rom";
 /// Number of the list of devices below: a change to it is a change to the machine.
 const DEVICES: u32 = 3;
+/// Of the geometry of a disk: heads, and sectors of a track.
+const HEADS: u64 = 16;
+const SECTORS: u64 = 63;
+/// For how many seconds a guest waits for a disk while nobody serves it; then it stands still.
+const RECONNECT_S: u32 = 86_400;
 
 /// Returns what a guest's machine is; a guest at rest needs an equal one.
 pub(super) fn machine(accel: Accel) -> String {
@@ -58,6 +63,7 @@ pub(super) fn arguments(
     disks: &[String],
     memory: Memory,
     incoming: bool,
+    behind: &[u32],
 ) -> Result<Vec<String>, DriverError> {
     let accel = accel_words(request.accel);
     let mut words: Vec<String> = [
@@ -123,7 +129,12 @@ pub(super) fn arguments(
         "chardev=control,mode=control".to_owned(),
     ]);
     // The guest tells disks apart by their serials; which is vda depends on QEMU and the kernel.
-    for (number, (disk, asked)) in disks.iter().zip(&request.disks).enumerate() {
+    for (number, (disk, asked)) in (0_u32..).zip(disks.iter().zip(&request.disks)) {
+        if behind.contains(&number) {
+            let size = std::fs::metadata(&asked.path).map_or(0, |meta| meta.len());
+            words.extend(served(number, size));
+            continue;
+        }
         let read_only = if asked.writable { "off" } else { "on" };
         words.push("-drive".to_owned());
         // A disk does not outlive its guest but in a snapshot, which is synced by itself: what
@@ -140,6 +151,40 @@ pub(super) fn arguments(
         words.extend(["-incoming", "defer"].map(str::to_owned));
     }
     Ok(words)
+}
+
+/// Returns the name of the block node that a disk's device reads.
+pub(super) fn node(number: u32) -> String {
+    format!("disk{number}")
+}
+
+/// Returns the name of the node below it while the disk is served.
+pub(super) fn served_node(number: u32) -> String {
+    format!("disk{number}-served")
+}
+
+/// A disk that is on its way. The guest sees the same device; what it asks for in vain stops it
+/// instead of being told to it, and is asked again when it goes on.
+///
+/// Its geometry is the one that QEMU comes to for a disk without partitions. It would read the
+/// first sector to find out that there are none, and wait for that before it answers anybody.
+fn served(number: u32, size: u64) -> [String; 6] {
+    let cylinders = (size / 512 / (HEADS * SECTORS)).clamp(2, 16_383);
+    let (node, below) = (node(number), served_node(number));
+    let socket = disk_socket(number);
+    [
+        "-blockdev".to_owned(),
+        // Whoever serves it may go and come back: the next daemon.
+        format!(
+            "driver=nbd,node-name={below},server.type=unix,server.path={socket},export={node},reconnect-delay={RECONNECT_S},discard=unmap,cache.no-flush=on"
+        ),
+        "-blockdev".to_owned(),
+        format!("driver=raw,node-name={node},file={below},discard=unmap,cache.no-flush=on"),
+        "-device".to_owned(),
+        format!(
+            "virtio-blk-device,drive={node},serial={node},cyls={cylinders},heads={HEADS},secs={SECTORS},rerror=stop,werror=stop"
+        ),
+    ]
 }
 
 fn kernel_command_line(request: &VmRequest) -> Result<String, DriverError> {
@@ -202,7 +247,7 @@ pub(in crate::driver) mod tests {
     #[test]
     fn a_guest_has_no_network_device_and_no_path_of_the_host() {
         let disks = ["disk0".into(), "upper".into()];
-        let words = arguments(&request(Accel::Tcg), &disks, Memory::Own, false).unwrap();
+        let words = arguments(&request(Accel::Tcg), &disks, Memory::Own, false, &[]).unwrap();
         let line = words.join(" ");
         assert!(!line.contains("net"), "{line}");
         assert!(words.iter().all(|word| !word.starts_with('/')), "{line}");
@@ -215,14 +260,32 @@ pub(in crate::driver) mod tests {
     #[test]
     fn a_restored_guest_has_the_same_machine() {
         let disks = ["disk0".into(), "upper".into()];
-        let cold = arguments(&request(Accel::Tcg), &disks, Memory::Own, false).unwrap();
-        let warm = arguments(&request(Accel::Tcg), &disks, Memory::Own, true).unwrap();
+        let cold = arguments(&request(Accel::Tcg), &disks, Memory::Own, false, &[]).unwrap();
+        let warm = arguments(&request(Accel::Tcg), &disks, Memory::Own, true, &[]).unwrap();
         assert_eq!(warm[..cold.len()], cold);
         assert_eq!(warm[cold.len()..], ["-incoming", "defer"]);
-        let forked = arguments(&request(Accel::Tcg), &disks, Memory::Template, true).unwrap();
+        let forked = arguments(&request(Accel::Tcg), &disks, Memory::Template, true, &[]).unwrap();
         let differ: Vec<_> = warm.iter().zip(&forked).filter(|(a, b)| a != b).collect();
         assert_eq!(differ.len(), 1);
         assert!(differ[0].1.ends_with("share=off"), "{differ:?}");
+    }
+
+    #[test]
+    fn a_disk_on_its_way_is_the_same_device() {
+        let disks = ["disk0".into(), "upper".into()];
+        let request = request(Accel::Tcg);
+        let whole = arguments(&request, &disks, Memory::Own, true, &[]).unwrap();
+        let late = arguments(&request, &disks, Memory::Own, true, &[1]).unwrap();
+        let devices = |words: &[String]| -> Vec<String> {
+            let all = words.iter().filter(|word| word.starts_with("virtio-blk"));
+            all.map(|word| word.split(",cyls").next().unwrap().to_owned())
+                .collect()
+        };
+        assert_eq!(devices(&whole), devices(&late));
+        let line = late.join(" ");
+        assert!(line.contains("server.path=disk1.sock"), "{line}");
+        assert!(!line.contains("file=upper"), "{line}");
+        assert!(line.contains("file=disk0,"), "{line}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use futures::future::{BoxFuture, FutureExt};
 use serde_json::json;
 use tokio::{net::UnixStream, sync::Mutex};
 
+use super::command_line::{node, served_node};
 use crate::driver::{
     DriverError, GuestRam, Monitor, device_file,
     launch::{CHANNEL_SOCKET, control, io_error},
@@ -100,6 +101,42 @@ impl QemuMonitor {
     }
 }
 
+/// Puts a disk's own file below its device, in the place of what was served.
+///
+/// The daemon may have gone after any of the commands, so what is there is looked at first.
+async fn take_disk(qmp: &mut Qmp, number: u32, name: &str) -> io::Result<()> {
+    let (node, served, own) = (
+        node(number),
+        served_node(number),
+        format!("disk{number}-own"),
+    );
+    let answer = qmp
+        .execute("query-named-block-nodes", json!({ "flat": true }))
+        .await?;
+    let nodes = answer.as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_there = |wanted: &str| {
+        let mut names = nodes.iter().map(|node| node["node-name"].as_str());
+        names.any(|name| name == Some(wanted))
+    };
+    if !is_there(&served) {
+        return Ok(());
+    }
+    let file = json!({
+        "driver": "file", "node-name": own, "filename": name, "discard": "unmap",
+        "cache": { "no-flush": true },
+    });
+    if !is_there(&own) {
+        qmp.execute("blockdev-add", file).await?;
+    }
+    let over = json!({ "options": [{
+        "driver": "raw", "node-name": node, "file": own, "discard": "unmap",
+        "cache": { "no-flush": true },
+    }] });
+    qmp.execute("blockdev-reopen", over).await?;
+    let gone = json!({ "node-name": served });
+    qmp.execute("blockdev-del", gone).await.map(drop)
+}
+
 impl Monitor for QemuMonitor {
     fn connect(&self) -> BoxFuture<'_, Result<UnixStream, DriverError>> {
         sockets::connect(&self.dir, CHANNEL_SOCKET, Some(self.pid)).boxed()
@@ -129,6 +166,21 @@ impl Monitor for QemuMonitor {
 
     fn status(&self) -> BoxFuture<'_, Option<String>> {
         async { self.control.lock().await.status().await.ok() }.boxed()
+    }
+
+    fn take_disks<'a>(
+        &'a self,
+        disks: &'a [(u32, String)],
+    ) -> BoxFuture<'a, Result<(), DriverError>> {
+        async move {
+            let mut qmp = self.control.lock().await;
+            for (number, name) in disks {
+                let taken = take_disk(&mut qmp, *number, name).await;
+                taken.map_err(control("use a disk that is whole"))?;
+            }
+            Ok(())
+        }
+        .boxed()
     }
 
     fn ram(&self) -> Result<GuestRam, DriverError> {

@@ -157,6 +157,7 @@ impl VmmDriver for Fake {
             fork: true,
             reattach: true,
             copy_on_write: false,
+            disks_behind: false,
         }
     }
 

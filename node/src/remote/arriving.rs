@@ -1,33 +1,42 @@
-//! Versions that are read while their packs are on their way.
+//! Versions of volumes, and snapshots, that are read while their packs are on their way.
 //!
 //! A holder says which chunks are in which pack. That is a hint, no more: a pack is checked
 //! against its hash and a chunk against its name, so a holder that lies costs a detour. What
-//! somebody waits for comes first, the rest behind it.
+//! somebody waits for comes first, then what is known to be needed first, the rest behind it.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use rhizome_identity::NodeId;
 use rhizome_sandbox::{
+    SandboxId,
     chunks::{ChunkError, ChunkId, ChunkReader, ChunkStore, PackId, ReadChunks, StoreKey},
     silent,
 };
 use tokio::runtime::Handle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{MAX_VERSION_BYTES, Node, blocking};
 use crate::{
     api::types::{
         SCHEMA,
         volume::{PackChunks, PackChunksBody},
     },
-    daemon::fail,
+    daemon::{
+        caller::Caller,
+        fail,
+        node::{Node, blocking},
+    },
     error::ApiError,
 };
 
+/// Most bytes that are fetched for one version or snapshot.
+const MAX_BYTES: u64 = 1 << 40;
 /// Packs that one question is about.
 const ASKED: usize = 64;
 /// Bytes of names after which an answer leaves the other packs out.
@@ -45,17 +54,36 @@ const SHORT: usize = 8;
 
 type Short = [u8; SHORT];
 
-/// The chunks of a version.
-pub(super) struct Arriving {
+/// What is to be read, and from where it comes.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) packs: Vec<PackId>,
+    /// The nodes that have them, as far as is known.
+    pub(crate) holders: Vec<NodeId>,
+    /// Chunks that are needed before all others, in this order.
+    pub(crate) first: Vec<ChunkId>,
+    /// The snapshot that it is, if it is one: by its record new holders are found.
+    pub(crate) snapshot: Option<(SandboxId, PackId)>,
+}
+
+/// The chunks of a version or a snapshot.
+pub(crate) struct Arriving {
     node: Weak<Node>,
     runtime: Handle,
     store: ChunkStore,
     key: StoreKey,
     packs: Vec<PackId>,
-    holders: Vec<NodeId>,
+    /// Those of them that were absent and are needed first, in order.
+    first: Vec<PackId>,
+    holders: Mutex<Vec<NodeId>>,
+    snapshot: Option<(SandboxId, PackId)>,
+    /// Bytes that came.
+    came: AtomicU64,
     state: Mutex<State>,
     /// How many wait for a pack; the rest waits for them.
     waiting: tokio::sync::watch::Sender<usize>,
+    /// Whether all is here.
+    whole: tokio::sync::watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -79,18 +107,18 @@ impl std::fmt::Debug for Arriving {
 }
 
 impl Arriving {
-    /// Reads `packs`, which `holders` have as far as they are not here, and fetches them until what
-    /// is returned beside is dropped.
+    /// Reads what is wanted, and fetches what of it is not here until what is returned beside is
+    /// dropped.
     ///
     /// # Errors
     /// What is here cannot be read. What is not is missed when it is needed.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         node: &Arc<Node>,
         key: StoreKey,
-        packs: Vec<PackId>,
-        holders: Vec<NodeId>,
+        wanted: Wanted,
     ) -> Result<(Arc<Self>, DropGuard), ApiError> {
-        let store = node.volume_store()?;
+        let Wanted { packs, holders, .. } = wanted;
+        let store = node.sandboxes()?.chunks().clone();
         let absent = store.missing(&packs);
         let here: Vec<PackId> = packs
             .iter()
@@ -101,6 +129,13 @@ impl Arriving {
         let reader = blocking(move || reading.reader(&key_here, &here)).await?;
         let reader = reader.map_err(|error| fail::chunks(&error))?;
         let said = node.who_has_what(&absent, &holders).await;
+        let mut first = Vec::new();
+        let lacking = wanted.first.iter().filter(|chunk| !reader.contains(chunk));
+        for pack in lacking.filter_map(|chunk| said.get(&short(chunk))) {
+            if !first.contains(pack) {
+                first.push(*pack);
+            }
+        }
         let stop = CancellationToken::new();
         let arriving = Arc::new(Self {
             node: Arc::downgrade(node),
@@ -108,7 +143,10 @@ impl Arriving {
             store,
             key,
             packs,
-            holders,
+            first,
+            holders: Mutex::new(holders),
+            snapshot: wanted.snapshot,
+            came: AtomicU64::new(0),
             state: Mutex::new(State {
                 here: Some(Arc::new(reader)),
                 said,
@@ -116,6 +154,7 @@ impl Arriving {
                 ..State::default()
             }),
             waiting: tokio::sync::watch::Sender::new(0),
+            whole: tokio::sync::watch::Sender::new(absent.is_empty()),
         });
         if !absent.is_empty() {
             let weak = Arc::downgrade(&arriving);
@@ -135,14 +174,13 @@ impl Arriving {
     ///
     /// # Errors
     /// `packs_missing` if nobody has some of it any more.
-    pub(super) async fn finish(&self) -> Result<(), ApiError> {
+    pub(crate) async fn finish(&self) -> Result<(), ApiError> {
         if self.state().whole {
             return Ok(());
         }
         let node = self.node.upgrade();
         let node = node.ok_or_else(|| ApiError::internal("the node is stopping"))?;
-        node.bring(&self.packs, &self.holders, MAX_VERSION_BYTES, &silent())
-            .await?;
+        self.bring(&node, &self.packs).await?;
         let (store, key, packs) = (self.store.clone(), self.key.clone(), self.packs.clone());
         let reader = blocking(move || store.reader(&key, &packs)).await?;
         let reader = reader.map_err(|error| fail::chunks(&error))?;
@@ -151,29 +189,82 @@ impl Arriving {
             whole: true,
             ..State::default()
         };
+        self.whole.send_replace(true);
         Ok(())
+    }
+
+    /// Waits until all of it is here.
+    pub(crate) async fn whole(&self) {
+        let mut whole = self.whole.subscribe();
+        // The sender is ours, so it is there.
+        let _ = whole.wait_for(|whole| *whole).await;
+    }
+
+    /// Returns how many bytes came until now.
+    pub(crate) fn came_bytes(&self) -> u64 {
+        self.came.load(Ordering::Relaxed)
+    }
+
+    /// Brings packs from whoever has them; looks for others that do when it fails.
+    async fn bring(&self, node: &Node, packs: &[PackId]) -> Result<(), ApiError> {
+        let quiet = silent();
+        let holders = self.holders();
+        let brought = match node.bring(packs, &holders, MAX_BYTES, &quiet).await {
+            Err(error) => match self.other_holders(node).await {
+                Some(others) => node.bring(packs, &others, MAX_BYTES, &quiet).await,
+                None => Err(error),
+            },
+            brought => brought,
+        };
+        self.came.fetch_add(brought?, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Looks who else has it by now; `None` if nobody is known that was not asked.
+    async fn other_holders(&self, node: &Node) -> Option<Vec<NodeId>> {
+        let (sandbox, manifest) = self.snapshot?;
+        let others = node.holders_now(&sandbox, &manifest).await?;
+        let mut holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        if others.iter().all(|node| holders.contains(node)) {
+            return None;
+        }
+        holders.clone_from(&others);
+        Some(others)
+    }
+
+    fn holders(&self) -> Vec<NodeId> {
+        self.holders
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Fetches what is not here, some at a time, whenever nobody waits for anything else.
     async fn fetch_behind(&self) -> Result<(), ApiError> {
-        let missing = self.store.missing(&self.packs);
-        for some in missing.chunks(BEHIND) {
+        // What is needed first is what somebody waits for, or will in a moment.
+        for some in self.store.missing(&self.first).chunks(BEHIND) {
+            let node = self.node.upgrade();
+            let node = node.ok_or_else(|| ApiError::internal("the node is stopping"))?;
+            self.bring(&node, some).await?;
+            for pack in some {
+                self.read_from(*pack).await?;
+            }
+        }
+        for some in self.store.missing(&self.packs).chunks(BEHIND) {
             let mut waiting = self.waiting.subscribe();
             // The sender is ours, so it is there.
             let _ = waiting.wait_for(|waiting| *waiting == 0).await;
             let node = self.node.upgrade();
             let node = node.ok_or_else(|| ApiError::internal("the node is stopping"))?;
-            let quiet = silent();
-            let brought = node.bring(some, &self.holders, MAX_VERSION_BYTES, &quiet);
-            if let Err(error) = brought.await {
-                tracing::debug!(%error, "some packs of a volume cannot be had yet");
+            if let Err(error) = self.bring(&node, some).await {
+                tracing::debug!(%error, "some packs cannot be had yet");
             }
         }
         self.finish().await
     }
 
     /// Returns how many of its packs there are, and how many are here.
-    pub(super) fn progress(&self) -> (usize, usize) {
+    pub(crate) fn progress(&self) -> (usize, usize) {
         let missing = self.store.missing(&self.packs).len();
         (self.packs.len(), self.packs.len() - missing)
     }
@@ -209,8 +300,12 @@ impl Arriving {
     async fn fetch_now(&self, pack: PackId) -> Result<(), ApiError> {
         let node = self.node.upgrade();
         let node = node.ok_or_else(|| ApiError::internal("the node is stopping"))?;
-        node.bring(&[pack], &self.holders, MAX_VERSION_BYTES, &silent())
-            .await?;
+        self.bring(&node, &[pack]).await?;
+        self.read_from(pack).await
+    }
+
+    /// Reads from a pack that came.
+    async fn read_from(&self, pack: PackId) -> Result<(), ApiError> {
         let (store, key) = (self.store.clone(), self.key.clone());
         let reader = blocking(move || store.reader(&key, &[pack])).await?;
         let reader = reader.map_err(|error| fail::chunks(&error))?;
@@ -270,7 +365,7 @@ async fn fetch_rest(arriving: Weak<Arriving>) {
         };
         match reading.fetch_behind().await {
             Ok(()) => return,
-            Err(error) => tracing::debug!(%error, "the rest of a volume cannot be had yet"),
+            Err(error) => tracing::debug!(%error, "the rest cannot be had yet"),
         }
         drop(reading);
         tokio::time::sleep(AGAIN).await;
@@ -278,6 +373,20 @@ async fn fetch_rest(arriving: Weak<Arriving>) {
 }
 
 impl Node {
+    /// Returns who holds a snapshot, by all that is known now.
+    pub(crate) async fn holders_now(
+        &self,
+        sandbox: &SandboxId,
+        manifest: &PackId,
+    ) -> Option<Vec<NodeId>> {
+        let records = self.records(&Caller::Owner).await.ok()?;
+        let mut records = records.into_iter();
+        let newest = records.find(|one| {
+            one.record.sandbox == *sandbox && one.record.snapshot.manifest == *manifest
+        });
+        newest.map(|one| one.holders)
+    }
+
     /// Asks the holders which chunks are in which packs, each pack of the first who knows.
     async fn who_has_what(&self, packs: &[PackId], holders: &[NodeId]) -> HashMap<Short, PackId> {
         let mut said = HashMap::new();
@@ -325,7 +434,7 @@ impl Node {
         if body.packs.len() > ASKED {
             return Err(ApiError::bad_request("too many packs in one request"));
         }
-        let store = self.volume_store()?;
+        let store = self.sandboxes()?.chunks().clone();
         blocking(move || {
             let mut answer = PackChunks {
                 schema: SCHEMA,
