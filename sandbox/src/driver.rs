@@ -17,6 +17,7 @@ mod device_file;
 mod host;
 mod launch;
 mod overlay;
+mod program;
 pub mod qemu;
 mod qmp;
 mod ram;

@@ -47,9 +47,9 @@ pub use info::{ArrivingDisks, SandboxInfo, SandboxSpec, SnapshotInfo, SnapshotRe
 pub use life::State as SandboxState;
 pub use manager::{
     ActionTally, DURATION_BOUNDS_MS, DirEntry, DoorConnection, FileDownload, FileKind, FileStat,
-    ForkOptions, Gate, Health, HostTime, Mended, MonitorId, MonitorUsage, OnShutdown, OverQuota,
-    PoolInfo, Readings, Relying, ResumeOptions, Sandboxes, SnapshotOptions, Tally, Usage,
-    end_monitors,
+    ForkOptions, Gate, GuestFile, Health, HostTime, Mended, MonitorId, MonitorUsage, OnShutdown,
+    OverQuota, PoolInfo, Readings, Relying, ResumeOptions, Sandboxes, SnapshotOptions, Tally,
+    Usage, end_monitors,
 };
 pub use progress::{Progress, ProgressEvent, silent};
 #[doc(no_inline)]

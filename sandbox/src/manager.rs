@@ -47,7 +47,7 @@ pub use files::{DirEntry, FileDownload, FileKind, FileStat};
 pub use fork::ForkOptions;
 pub use open::{Mended, end_monitors};
 pub use pool::PoolInfo;
-pub use restore::{Relying, ResumeOptions};
+pub use restore::{GuestFile, Relying, ResumeOptions};
 pub use tally::{ActionTally, DURATION_BOUNDS_MS, Tally};
 pub use usage::{Gate, HostTime, MonitorId, MonitorUsage, OverQuota, Readings, Usage};
 pub use verbs::Health;

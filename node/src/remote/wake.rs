@@ -12,7 +12,7 @@ use bytes::Bytes;
 use rhizome_identity::{AgentId, NodeId, Role};
 use rhizome_memory::now_ms;
 use rhizome_sandbox::{
-    Progress, ProgressEvent, ResumeOptions, SandboxId, SandboxInfo,
+    GuestFile, Progress, ProgressEvent, ResumeOptions, SandboxId, SandboxInfo,
     chunks::{MAX_FILE_BYTES, ReadChunks},
     egress::Policy,
     life::Phase,
@@ -349,7 +349,9 @@ impl Node {
             let known = labels.entry(WORK_LABEL.to_owned());
             known.or_insert_with(|| work.clone());
         }
+        let cause = how.cause.unwrap_or(Cause::Asked);
         let options = ResumeOptions {
+            tell: self.woken_files(found, &cause, how.body),
             reliances: self.reliances(&labels).await?,
             labels: Some(labels),
             force: how.over_contract,
@@ -366,11 +368,6 @@ impl Node {
             let _ = sandboxes.kill(&info.id).await;
             let message = "the record names the snapshot of another sandbox";
             return Err(ApiError::new(StatusCode::CONFLICT, "bad_record", message));
-        }
-        let cause = how.cause.unwrap_or(Cause::Asked);
-        let told = self.tell_guest(found, &cause, how.body).await;
-        if let Err(error) = told {
-            notes.push(format!("it could not be told why it was woken: {error}"));
         }
         self.announce_runtime(&info).await;
         notes.extend(self.reopen_volumes(&info.id).await);
@@ -415,19 +412,15 @@ impl Node {
         Ok(newest.unwrap_or_else(|| found.holders.clone()))
     }
 
-    /// Tells what runs in a sandbox why it was woken: a file, replaced as a whole, that a program
-    /// can watch for. What was sent to a webhook lies beside it, and is there first.
-    async fn tell_guest(
-        &self,
-        found: &Found,
-        cause: &Cause,
-        body: Option<Bytes>,
-    ) -> Result<(), ApiError> {
-        let id = found.record.sandbox.to_string();
-        if let Some(body) = body {
-            self.write_file(&id, WAKE_BODY, WAKE_MODE, &body[..])
-                .await?;
-        }
+    /// Returns what tells the programs of a sandbox why it was woken: a file, replaced as a whole,
+    /// that a program can watch for, and that is there before any of them goes on. What was sent to
+    /// a webhook lies beside it.
+    fn woken_files(&self, found: &Found, cause: &Cause, body: Option<Bytes>) -> Vec<GuestFile> {
+        let file = |path: &str, bytes: Vec<u8>| GuestFile {
+            path: path.to_owned(),
+            mode: WAKE_MODE,
+            bytes,
+        };
         let mut said = serde_json::to_value(cause).unwrap_or_default();
         if let Some(fields) = said.as_object_mut() {
             fields.insert("schema".to_owned(), SCHEMA.into());
@@ -435,10 +428,9 @@ impl Node {
             fields.insert("woken_ms".to_owned(), now_ms().into());
             fields.insert("slept_ms".to_owned(), found.record.snapshot.taken_ms.into());
         }
-        let text = format!("{said}\n");
-        self.write_file(&id, WAKE_FILE, WAKE_MODE, text.as_bytes())
-            .await
-            .map(drop)
+        let body = body.map(|body| file(WAKE_BODY, body.to_vec()));
+        let said = file(WAKE_FILE, format!("{said}\n").into_bytes());
+        body.into_iter().chain([said]).collect()
     }
 
     /// Returns the labels it has here, and its agent.

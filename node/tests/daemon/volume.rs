@@ -371,3 +371,74 @@ fn a_version_that_nobody_else_holds_is_copied_once_somebody_is_there() {
     assert_eq!(files(&at("copy")), files(&at("from")));
     edge.stop();
 }
+
+#[test]
+fn what_is_forgotten_goes_and_what_is_needed_stays() {
+    let temp = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start_with_sandboxes(&temp.path().join("laptop"), "laptop");
+    daemon.found("findings");
+    let from = temp.path().join("from");
+    write(&from, &[("same", "in all of them"), ("n", "0")]);
+    done(
+        &daemon,
+        "/v1/volumes",
+        json!({"name": "work", "from": from}),
+    );
+    for n in 1..5 {
+        write(&from, &[("n", &n.to_string())]);
+        done(&daemon, "/v1/volumes/work/import", json!({"path": from}));
+    }
+    let log = || {
+        let log = daemon.get("/v1/volumes/work/log");
+        let versions = log["versions"].as_array().unwrap().clone();
+        let ids = versions
+            .iter()
+            .map(|version| version["id"].as_str().unwrap().to_owned());
+        ids.collect::<Vec<_>>()
+    };
+    let before = log();
+    assert_eq!(before.len(), 5);
+    for body in [json!({}), json!({"keep": 0}), json!({"versions": ["zzzz"]})] {
+        let refused = daemon.ask("POST", "/v1/volumes/work/forget", Some(body));
+        assert!(matches!(refused.0, 400 | 404), "{refused:?}");
+    }
+    let newest = daemon.ask(
+        "POST",
+        "/v1/volumes/work/forget",
+        Some(json!({"versions": [before[0]]})),
+    );
+    assert_eq!(newest.1["error"]["code"], "version_needed", "{newest:?}");
+    let gone = daemon.post("/v1/volumes/work/forget", json!({"versions": [before[3]]}));
+    assert_eq!(
+        (&gone["forgotten"], &gone["kept"]),
+        (&json!([before[3]]), &json!(4))
+    );
+    let gone = daemon.post("/v1/volumes/work/forget", json!({"keep": 2}));
+    assert_eq!(gone["kept"], 2, "{gone}");
+    assert_eq!(log(), before[..2]);
+    // Also for the next daemon; and what is kept is whole when the packs of the others went.
+    daemon.stop();
+    let daemon = Daemon::start_with_sandboxes(&temp.path().join("laptop"), "laptop");
+    let pins = fs::read_dir(temp.path().join("laptop/chunks/pins"))
+        .unwrap()
+        .count();
+    assert_eq!(pins, 2);
+    daemon.post("/v1/doctor/fix", json!({}));
+    for (version, n) in [(&before[0], "4"), (&before[1], "3")] {
+        let to = temp.path().join(format!("to-{n}"));
+        done(
+            &daemon,
+            "/v1/volumes/work/export",
+            json!({"version": version, "path": to}),
+        );
+        let found = files(&to);
+        assert_eq!((&found["n"][..], &found["same"][..]), (n, "in all of them"));
+    }
+    let lost = daemon.ask(
+        "GET",
+        &format!("/v1/volumes/work/diff?from={}", before[4]),
+        None,
+    );
+    assert_eq!(lost.0, 404, "{lost:?}");
+    daemon.stop();
+}

@@ -28,19 +28,16 @@ use std::{
 };
 
 use futures::future::{BoxFuture, FutureExt};
-use tokio::sync::OnceCell;
 
 use super::{
     Capabilities, DriverError, GuestRam, Monitor, SavedState, Vm, VmRequest, VmmDriver,
     confine::Confinement,
     device_file,
     launch::{self, CONSOLE_SOCKET, Held, INITRAMFS, KERNEL, io_error},
+    program::{self, Program},
     sockets,
 };
-use crate::{
-    Accel,
-    command::{Helper, find_program},
-};
+use crate::Accel;
 use api::Api;
 use monitor::CloudHypervisorMonitor;
 
@@ -62,16 +59,14 @@ const MEMORY: &str = "/proc/self/fd/0";
 /// Starts Cloud Hypervisor.
 #[derive(Debug)]
 pub struct CloudHypervisor {
-    program: Option<PathBuf>,
-    version: OnceCell<String>,
+    program: Program,
 }
 
 impl CloudHypervisor {
     /// Uses this program, or the one on `PATH`.
     pub fn new(program: Option<PathBuf>) -> Self {
         Self {
-            program,
-            version: OnceCell::new(),
+            program: Program::new(program, PROGRAM),
         }
     }
 
@@ -80,23 +75,12 @@ impl CloudHypervisor {
     /// # Errors
     /// [`DriverError::NotInstalled`].
     pub fn program(&self) -> Result<PathBuf, DriverError> {
-        let name = match &self.program {
-            Some(path) => path.display().to_string(),
-            None => PROGRAM.to_owned(),
-        };
-        find_program(&name).ok_or(DriverError::NotInstalled { program: name })
+        self.program.find()
     }
 
-    async fn read_version(&self) -> Result<String, DriverError> {
-        let program = self.program()?;
-        let said = Helper::new(&program.to_string_lossy())
-            .arg("--version")
-            .limit(Duration::from_secs(20))
-            .output()
-            .await?;
-        let said = String::from_utf8_lossy(&said);
+    fn read_version(&self, said: &str) -> Result<String, DriverError> {
         let word = said.split_whitespace().nth(1).unwrap_or_default();
-        let version: String = word.trim_start_matches('v').chars().take(32).collect();
+        let version = program::clipped(word.trim_start_matches('v'));
         let Some(number) = parse_version(&version) else {
             return Err(DriverError::Control {
                 command: "say its version",
@@ -105,7 +89,7 @@ impl CloudHypervisor {
         };
         if number < OLDEST {
             return Err(DriverError::TooOld {
-                program: program.display().to_string(),
+                program: self.program()?.display().to_string(),
                 found: version,
                 oldest: format!("{}.{}", OLDEST.0, OLDEST.1),
             });
@@ -157,13 +141,7 @@ impl VmmDriver for CloudHypervisor {
     }
 
     fn version(&self) -> BoxFuture<'_, Result<String, DriverError>> {
-        async {
-            self.version
-                .get_or_try_init(|| self.read_version())
-                .await
-                .cloned()
-        }
-        .boxed()
+        self.program.version(|said| self.read_version(said)).boxed()
     }
 
     fn cpu_model(&self, _accel: Accel) -> &'static str {

@@ -13,7 +13,6 @@ mod monitor;
 use std::{fs::File, path::PathBuf, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt};
-use tokio::sync::OnceCell;
 
 use super::{
     Arriving, Capabilities, DriverError, GuestRam, Monitor, SavedState, Vm, VmRequest, VmmDriver,
@@ -21,13 +20,11 @@ use super::{
     device_file,
     launch::{self, CONSOLE_SOCKET, CONTROL_SOCKET, Held, control, io_error},
     overlay::Overlay,
+    program::{self, Program},
     qmp::Qmp,
     sockets,
 };
-use crate::{
-    Accel,
-    command::{Helper, find_program},
-};
+use crate::Accel;
 use command_line::Memory;
 use monitor::QemuMonitor;
 
@@ -38,16 +35,14 @@ const OPEN_LIMIT: Duration = Duration::from_secs(20);
 /// Starts QEMU microvms.
 #[derive(Debug)]
 pub struct Qemu {
-    program: Option<PathBuf>,
-    version: OnceCell<String>,
+    program: Program,
 }
 
 impl Qemu {
     /// Uses this program, or the one on `PATH`.
     pub fn new(program: Option<PathBuf>) -> Self {
         Self {
-            program,
-            version: OnceCell::new(),
+            program: Program::new(program, PROGRAM),
         }
     }
 
@@ -56,29 +51,7 @@ impl Qemu {
     /// # Errors
     /// [`DriverError::NotInstalled`].
     pub fn program(&self) -> Result<PathBuf, DriverError> {
-        let name = match &self.program {
-            Some(path) => path.display().to_string(),
-            None => PROGRAM.to_owned(),
-        };
-        find_program(&name).ok_or(DriverError::NotInstalled { program: name })
-    }
-
-    async fn read_version(&self) -> Result<String, DriverError> {
-        let program = self.program()?;
-        let said = Helper::new(&program.to_string_lossy())
-            .arg("--version")
-            .limit(Duration::from_secs(20))
-            .output()
-            .await?;
-        let text = String::from_utf8_lossy(&said);
-        let version = text
-            .split_whitespace()
-            .find(|word| word.starts_with(|c: char| c.is_ascii_digit()))
-            .unwrap_or("unknown");
-        Ok(format!(
-            "qemu {}",
-            version.chars().take(32).collect::<String>()
-        ))
+        self.program.find()
     }
 
     /// Starts a monitor and lets its guest begin.
@@ -145,13 +118,15 @@ impl VmmDriver for Qemu {
     }
 
     fn version(&self) -> BoxFuture<'_, Result<String, DriverError>> {
-        async {
-            self.version
-                .get_or_try_init(|| self.read_version())
-                .await
-                .cloned()
-        }
-        .boxed()
+        let read = |said: &str| {
+            let mut words = said.split_whitespace();
+            let version = words.find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+            Ok(format!(
+                "qemu {}",
+                program::clipped(version.unwrap_or("unknown"))
+            ))
+        };
+        self.program.version(read).boxed()
     }
 
     fn cpu_model(&self, accel: Accel) -> &'static str {

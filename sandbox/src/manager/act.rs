@@ -40,6 +40,8 @@ pub(super) struct Work {
     pub(super) why: Option<String>,
     /// Resume: on what it depends whether it goes on.
     pub(super) relying: restore::Relying,
+    /// Resume: files that are in the guest before its programs go on.
+    pub(super) tell: Vec<restore::GuestFile>,
     /// The snapshot that was kept.
     pub(super) kept: Option<crate::SnapshotRef>,
     /// When the boot began.
@@ -60,6 +62,7 @@ impl Work {
             stream: None,
             why: None,
             relying: restore::Relying::default(),
+            tell: Vec::new(),
             kept: None,
             begun: None,
         }

@@ -58,6 +58,17 @@ pub struct Relying {
     pub reliances: Vec<Reliance>,
 }
 
+/// A small file that is written into a guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestFile {
+    /// Its path.
+    pub path: String,
+    /// Its permissions.
+    pub mode: u32,
+    /// What it holds.
+    pub bytes: Vec<u8>,
+}
+
 /// How a sandbox is made from a snapshot.
 #[derive(Debug, Clone, Default)]
 pub struct ResumeOptions {
@@ -75,6 +86,8 @@ pub struct ResumeOptions {
     pub reliances: Vec<Reliance>,
     /// What it may reach, instead of what it might where it slept.
     pub network: Option<crate::egress::Policy>,
+    /// Files that are in the guest before a program of it goes on; below `/run`, which is memory.
+    pub tell: Vec<GuestFile>,
     /// Where its chunks come from while its packs are on their way; the manifest is here. The
     /// sandbox goes on when its memory has come, where the driver can do that.
     pub arriving: Option<Arc<dyn ReadChunks>>,
@@ -187,6 +200,7 @@ impl Sandboxes {
             let new = entry.phase() == Phase::Creating;
             let mut work = Work::new(progress);
             work.source = Some(source);
+            work.tell = options.tell;
             match perform(&inner, &entry, Action::Resume, &mut work).await {
                 Ok(()) => {
                     if options.as_new {

@@ -15,6 +15,8 @@ use crate::{
 
 /// Time a guest has to come up: ten times the median and more, since a loaded host is no fault of
 /// the guest's.
+/// How long each of the files that a guest is told of its wake-up by may take.
+const TELL_LIMIT: Duration = Duration::from_secs(5);
 const TCG_BOOT_DEADLINE: Duration = Duration::from_secs(60);
 const KVM_BOOT_DEADLINE: Duration = Duration::from_secs(15);
 /// How often a guest that does not come up is started.
@@ -161,6 +163,14 @@ pub(super) async fn attach_monitor(
 /// programs.
 pub(super) async fn welcome(entry: &Entry, work: &mut Work) -> Result<(), SandboxError> {
     let channel = entry.session().ok_or_else(|| none(entry))?;
+    for file in std::mem::take(&mut work.tell) {
+        // Its programs are held and its disks frozen; what is in memory can be written.
+        let written = channel.write_file(&file.path, file.mode, true, &file.bytes[..]);
+        let written = timeout(TELL_LIMIT, written).await;
+        if !matches!(written, Ok(Ok(_))) {
+            warn!(sandbox = %entry.id, path = file.path, ?written, "a guest could not be told of its wake-up");
+        }
+    }
     let fork = work.source.as_ref().is_some_and(|source| source.is_copy());
     let mut seed = [0; 32];
     getrandom::fill(&mut seed).map_err(|error| SandboxError::Directory {
