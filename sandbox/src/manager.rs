@@ -59,7 +59,7 @@ use crate::{
     driver::{self, VmmDriver, read_console},
     egress::{Boundaries, EgressConfig, EgressEvent, SecretStore},
     image::ImageStore,
-    life::Leases,
+    life::{Action, Leases, Phase, Refused},
     probe::{self, AccelDecision},
     silent,
     snapshot::{About, HostFacts},
@@ -289,6 +289,10 @@ impl Sandboxes {
         }
         let started = channel.exec(request).await;
         self.inner.counts.exec(started.is_ok());
+        if started.is_err() && entry.phase() == Phase::Paused {
+            // It was held before it could begin.
+            return Err(entry.refused(Action::Exec, Refused::Paused));
+        }
         started.map_err(|source| SandboxError::Exec { id: *id, source })
     }
 

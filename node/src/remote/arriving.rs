@@ -82,6 +82,8 @@ pub(crate) struct Arriving {
     state: Mutex<State>,
     /// How many wait for a pack; the rest waits for them.
     waiting: tokio::sync::watch::Sender<usize>,
+    /// Whether what is not needed first is fetched too, before somebody asks for it.
+    behind: tokio::sync::watch::Sender<bool>,
     /// Whether all is here.
     whole: tokio::sync::watch::Sender<bool>,
 }
@@ -154,6 +156,7 @@ impl Arriving {
                 ..State::default()
             }),
             waiting: tokio::sync::watch::Sender::new(0),
+            behind: tokio::sync::watch::Sender::new(wanted.first.is_empty()),
             whole: tokio::sync::watch::Sender::new(absent.is_empty()),
         });
         if !absent.is_empty() {
@@ -191,6 +194,11 @@ impl Arriving {
         };
         self.whole.send_replace(true);
         Ok(())
+    }
+
+    /// Fetches the rest too: what was needed first has been read.
+    pub(crate) fn go_on_behind(&self) {
+        self.behind.send_replace(true);
     }
 
     /// Waits until all of it is here.
@@ -250,6 +258,9 @@ impl Arriving {
                 self.read_from(*pack).await?;
             }
         }
+        let mut behind = self.behind.subscribe();
+        // The sender is ours, so it is there.
+        let _ = behind.wait_for(|behind| *behind).await;
         for some in self.store.missing(&self.packs).chunks(BEHIND) {
             let mut waiting = self.waiting.subscribe();
             // The sender is ours, so it is there.

@@ -89,6 +89,7 @@ impl Node {
         streamed: Arc<Streamed>,
     ) -> Result<(), ApiError> {
         let node = self.shared()?;
+        streamed.arriving.go_on_behind();
         self.tasks.spawn(async move {
             let (sandbox, snapshot) = (found.record.sandbox, found.record.snapshot.manifest);
             let over = async {
@@ -150,8 +151,10 @@ impl Node {
                 Err(SandboxError::Chunks(error)) if error.is_of_another_key() => continue,
                 went_on => went_on.map_err(|error| fail::sandbox(&error))?,
             }
-            if let (Some(found), Some(streamed)) = (found, streamed) {
-                self.keep_streaming(found, streamed)?;
+            match (found, streamed) {
+                (Some(found), Some(streamed)) => self.keep_streaming(found, streamed)?,
+                (None, Some(streamed)) => streamed.arriving.go_on_behind(),
+                _ => {}
             }
             return Ok(());
         }

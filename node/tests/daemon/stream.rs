@@ -97,8 +97,11 @@ fn a_sandbox_goes_on_before_its_disk_is_there_and_waits_for_who_has_it() {
         "{woken}"
     );
     let asked = json!({"argv": ["sh", "-c", format!("{HASH} > /tmp/hash")], "detach": true});
-    let asked = edge.ask("POST", "/v1/sandboxes/bench/exec", Some(asked));
-    assert_eq!(asked.0, 200, "{asked:?}");
+    // Whether the program begins depends on how much of the disk had come.
+    let mut client = edge.client();
+    let asking = std::thread::spawn(move || {
+        let _ = client.ask("POST", "/v1/sandboxes/bench/exec", Some(asked));
+    });
     let held = until(&edge, "held", |bench| bench["state"] == "paused");
     assert!(
         held["arriving"]["waits"].is_string() && held["reason"].is_string(),
@@ -113,6 +116,7 @@ fn a_sandbox_goes_on_before_its_disk_is_there_and_waits_for_who_has_it() {
 
     // And the one that runs it is killed, and comes back first.
     let guests = edge.crash();
+    let _ = asking.join();
     let edge = start("edge");
     let still = until(&edge, "listed", |_| true);
     assert_eq!(still["state"], "paused", "{still}");
@@ -122,14 +126,6 @@ fn a_sandbox_goes_on_before_its_disk_is_there_and_waits_for_who_has_it() {
     until(&edge, "whole", |bench| {
         bench["state"] == "ready" && bench.get("arriving").is_none()
     });
-    let begun = Instant::now();
-    while out(&edge, "cat /tmp/hash") != hash {
-        assert!(
-            begun.elapsed() < LIMIT,
-            "what it read is not what was written"
-        );
-        std::thread::sleep(Duration::from_millis(100));
-    }
     assert_eq!(out(&edge, HASH), hash);
     let stopped = edge.ask("POST", "/v1/sandboxes/bench/stop", Some(json!({})));
     assert_eq!(stopped.0, 200, "{stopped:?}");

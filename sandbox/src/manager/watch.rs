@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     channel::{ChannelError, DoorStream, GuestChannel},
-    life::Action,
+    life::{Action, Phase},
     silent,
 };
 
@@ -61,6 +61,11 @@ pub(super) async fn session(inner: Arc<Inner>, entry: Arc<Entry>, channel: Guest
     }
     drop(vm);
     if matches!(why, ChannelError::Closed) {
+        return;
+    }
+    if entry.phase() == Phase::Paused {
+        // Its processors stand still, so it answers nobody; it gets another session with the word
+        // to go on.
         return;
     }
     let again = matches!(why, ChannelError::Gone | ChannelError::Io { .. });
