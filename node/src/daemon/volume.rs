@@ -13,7 +13,7 @@ mod record;
 mod show;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -104,7 +104,7 @@ impl Node {
                 created_ms,
             },
             versions: BTreeMap::new(),
-            forgotten: BTreeSet::new(),
+            forgotten: BTreeMap::new(),
             attached: Vec::new(),
         };
         let (root, packs, pin) = match body.from {
@@ -283,6 +283,8 @@ impl Node {
                 return Ok(committed);
             };
             let base = history::common(&known.history(), &ours, &theirs);
+            // One that was forgotten is as good as none: nothing counts as removed then.
+            let base = base.filter(|base| known.versions.contains_key(base));
             let version = |id: &VersionId| &known.versions[id];
             let (ours, theirs) = (version(&ours), version(&theirs));
             let base = match base {

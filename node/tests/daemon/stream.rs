@@ -55,8 +55,15 @@ fn a_sandbox_goes_on_before_its_disk_is_there_and_waits_for_who_has_it() {
     let start = |name: &str| Daemon::start_with_sandboxes(&temp.path().join(name), name);
     let [laptop, edge] = ["laptop", "edge"].map(start);
     laptop.found("findings");
-    join(&edge, &laptop, "writer");
-    sees(&laptop, "edge");
+    // Who is started again has another address: this one stays, and tells the others.
+    let cloud = Daemon::start(&temp.path().join("cloud"), "cloud");
+    for daemon in [&edge, &cloud] {
+        join(daemon, &laptop, "writer");
+    }
+    for name in ["edge", "cloud"] {
+        sees(&laptop, name);
+    }
+    sees(&edge, "cloud");
     make_image(&laptop);
     let wanted = json!({"name": "bench", "image": IMAGE, "spaces": ["findings"]});
     let made = done(&laptop, "/v1/sandboxes", wanted);
@@ -139,5 +146,5 @@ fn a_sandbox_goes_on_before_its_disk_is_there_and_waits_for_who_has_it() {
         "{}",
         String::from_utf8_lossy(&checked.stdout)
     );
-    drop((edge, laptop, guests));
+    drop((edge, laptop, cloud, guests));
 }

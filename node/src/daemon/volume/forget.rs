@@ -118,7 +118,7 @@ impl Node {
         for known in self.known_volumes(spaces).await? {
             // Who attached it meanwhile did not know that it was forgotten.
             let needed = known.needed();
-            let forgotten = known.forgotten.iter().filter(|one| !needed.contains(*one));
+            let forgotten = known.forgotten.keys().filter(|one| !needed.contains(*one));
             let forgotten: Vec<_> = forgotten.copied().collect();
             self.let_go_of_versions(&forgotten).await?;
         }
@@ -178,7 +178,7 @@ mod tests {
             versions: (1..=5)
                 .map(|n| (id(n), version(n)))
                 .collect::<BTreeMap<_, _>>(),
-            forgotten: BTreeSet::new(),
+            forgotten: BTreeMap::new(),
             attached: vec![attached],
         }
     }
@@ -192,7 +192,8 @@ mod tests {
         known.attached[0].attached = false;
         assert_eq!(known.beyond(3), [id(2), id(1)]);
         // A line with a gap still has one end.
-        known.versions.remove(&id(3));
+        let gone = known.versions.remove(&id(3)).unwrap();
+        known.forgotten.insert(id(3), gone);
         assert_eq!(known.heads(), [id(5)]);
     }
 }

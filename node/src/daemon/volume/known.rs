@@ -1,6 +1,6 @@
 //! What is known of volumes: all that the memory of their spaces says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
 use rhizome_identity::{NodeId, SpaceId};
@@ -28,7 +28,7 @@ pub(crate) struct Known {
     pub(crate) volume: VolumeRecord,
     pub(crate) versions: BTreeMap<VersionId, VersionRecord>,
     /// Versions that were forgotten, and may still lie somewhere.
-    pub(crate) forgotten: BTreeSet<VersionId>,
+    pub(crate) forgotten: BTreeMap<VersionId, VersionRecord>,
     pub(crate) attached: Vec<AttachedRecord>,
 }
 
@@ -53,13 +53,16 @@ impl Known {
             parents: record.parents.clone(),
             at_ms: record.at_ms,
         };
-        let versions = self.versions.iter();
+        // One that was forgotten still says which came before which.
+        let versions = self.versions.iter().chain(&self.forgotten);
         versions.map(|(id, record)| (*id, line(record))).collect()
     }
 
     /// Returns the versions that no other was made from, the newest first.
     pub(crate) fn heads(&self) -> Vec<VersionId> {
-        history::heads(&self.history())
+        let mut heads = history::heads(&self.history());
+        heads.retain(|head| self.versions.contains_key(head));
+        heads
     }
 
     /// Returns the version that `wanted` names, or the newest; where there are several, `newest`
@@ -145,7 +148,7 @@ impl Node {
                             space,
                             volume: volume.clone(),
                             versions: BTreeMap::new(),
-                            forgotten: BTreeSet::new(),
+                            forgotten: BTreeMap::new(),
                             attached: Vec::new(),
                         };
                         volumes.insert(volume.volume, known);
@@ -156,7 +159,7 @@ impl Node {
                         Record::Version(version) => {
                             if let Some(known) = volumes.get_mut(&version.volume) {
                                 if version.forgotten {
-                                    known.forgotten.insert(version.version);
+                                    known.forgotten.insert(version.version, version);
                                 } else {
                                     known.versions.insert(version.version, version);
                                 }
