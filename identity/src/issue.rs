@@ -6,12 +6,12 @@
 use crate::{
     authority::{Authority, wrap_context},
     epoch::{SpaceKey, WrapError, wrap_key},
-    id::{Hash, InviteId, MeshId, NodeId, PublicKey, RecordId, SpaceId},
+    id::{AgentId, Hash, InviteId, MeshId, NodeId, PublicKey, RecordId, SpaceId},
     invite::{Invite, InviteEndpoint},
     keys::{AgentKey, NodeKey, RootKey, SecretKey, fill_random},
     record::{
         AgentCert, Genesis, Grant, InviteClose, InviteOpen, MAX_PARENTS, NodeWrap, RECORD_VERSION,
-        Record, RecordBody, RecordError, SignedRecord, SpaceCreate, SpaceGrant, Verbs,
+        Record, RecordBody, RecordError, Revoke, SignedRecord, SpaceCreate, SpaceGrant, Verbs,
     },
     role::Role,
 };
@@ -354,6 +354,48 @@ pub fn certify_agent(
         RecordBody::AgentCert(cert),
         now_ms,
     )
+}
+
+/// Ends what `subject`, an agent or a node, may do. Nothing it wrote stays valid.
+///
+/// # Errors
+/// [`IssueError::NotAllowed`] unless it is an agent that `node` certified, or `node` is an admin of
+/// the mesh and `subject` is neither another one nor another one's agent.
+pub fn revoke(
+    node: &NodeKey,
+    authority: &Authority,
+    subject: PublicKey,
+    reason: &str,
+    now_ms: u64,
+) -> Result<SignedRecord, IssueError> {
+    let mesh = authority.mesh().ok_or(IssueError::NoMesh)?;
+    let agent = authority.agent(&AgentId::from_bytes(*subject.as_bytes()));
+    let member = NodeId::from_bytes(*subject.as_bytes());
+    let host = agent.map_or(member, |agent| agent.node);
+    let is_own = agent.is_some() && host == node.id();
+    let is_other_admins = host != node.id() && is_mesh_admin(authority, &host);
+    if !is_own && (!is_mesh_admin(authority, &node.id()) || is_other_admins) {
+        return Err(IssueError::NotAllowed {
+            what: "revoke it",
+            needed: Role::Admin,
+        });
+    }
+    // The revocation is made in knowledge of what it ends.
+    let needed: Vec<RecordId> = match agent {
+        Some(agent) => agent.chain.last().copied().into_iter().collect(),
+        None => authority
+            .member(&member)
+            .map(|member| member.grant)
+            .into_iter()
+            .collect(),
+    };
+    let parents = parents(authority, &node.public(), &needed);
+    let body = RecordBody::Revoke(Revoke {
+        subject,
+        cuts: Vec::new(),
+        reason: reason.to_owned(),
+    });
+    sign(node.secret(), mesh, parents, body, now_ms)
 }
 
 /// Returns what an agent's key signs to agree to be certified by `issuer`.

@@ -12,6 +12,7 @@ use clap::Args;
 use rhizome_sandbox::{Accel, DriverChoice};
 use serde::{Deserialize, Serialize};
 
+pub use crate::secrets::SecretRule;
 use crate::api::types::node::Setting;
 
 /// The UDP port a node listens on if nothing else is said.
@@ -63,6 +64,8 @@ pub struct Config {
     pub replica_grace: Duration,
     /// The door for clients of E2B.
     pub e2b: E2bConfig,
+    /// What may be published and whose word counts.
+    pub memory: MemoryConfig,
     /// Where each value came from, if it is no default.
     origins: BTreeMap<&'static str, Origin>,
 }
@@ -116,6 +119,8 @@ pub struct ConfigFile {
     pub labels: Option<BTreeMap<String, String>>,
     /// See [`Config::replica_grace`].
     pub replica_grace_secs: Option<u64>,
+    /// See [`Config::memory`].
+    pub memory: Option<MemoryConfig>,
     /// See [`Config::e2b`].
     pub e2b: Option<E2bConfig>,
 }
@@ -145,6 +150,16 @@ impl std::fmt::Debug for ApiKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("ApiKey")
     }
+}
+
+/// The section `memory` of `config.json`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MemoryConfig {
+    /// What happens to a text with something in it that looks like a live secret.
+    pub secrets: SecretRule,
+    /// Names or ids of agents and nodes whose word stands below everybody else's on this node.
+    pub distrust: Vec<String>,
 }
 
 /// The part `api` of `config.json`.
@@ -316,6 +331,7 @@ impl Config {
             labels: BTreeMap::new(),
             replica_grace: DEFAULT_REPLICA_GRACE,
             e2b: E2bConfig::default(),
+            memory: MemoryConfig::default(),
             origins: BTreeMap::new(),
         }
     }
@@ -367,6 +383,8 @@ impl Config {
             ("labels", file.labels.is_some()),
             ("replica_grace_secs", file.replica_grace_secs.is_some()),
             ("e2b", file.e2b.is_some()),
+            ("memory.secrets", file.memory.is_some()),
+            ("memory.distrust", file.memory.is_some()),
         ];
         let said = said.into_iter().filter(|(_, said)| *said);
         self.origins
@@ -397,6 +415,7 @@ impl Config {
                 .replica_grace_secs
                 .map_or(self.replica_grace, Duration::from_secs),
             e2b: file.e2b.unwrap_or(self.e2b),
+            memory: file.memory.unwrap_or(self.memory),
             data_dir: self.data_dir,
             origins: self.origins,
         }
@@ -506,6 +525,7 @@ impl Config {
                 domain: flags.e2b_domain.or(self.e2b.domain),
                 ..self.e2b
             },
+            memory: self.memory,
             data_dir: self.data_dir,
             origins: self.origins,
         }
@@ -542,6 +562,8 @@ impl Config {
             ("labels", labels.into()),
             ("replica_grace_secs", self.replica_grace.as_secs().into()),
             ("e2b", self.e2b.shown()),
+            ("memory.secrets", json(&self.memory.secrets)),
+            ("memory.distrust", self.memory.distrust.clone().into()),
         ];
         let settings = values.map(|(name, value)| Setting {
             name: name.to_owned(),

@@ -187,6 +187,7 @@ impl Daemon {
             node.tasks
                 .spawn(network::note_denials(Arc::clone(&node), events));
         }
+        node.tasks.spawn(memory::keep_counts(Arc::clone(&node)));
         node.tasks.spawn(remote::sweep::sweep(Arc::clone(&node)));
         node.tasks.spawn(volume::keep_volumes(Arc::clone(&node)));
         node.tasks

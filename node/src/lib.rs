@@ -8,6 +8,7 @@
 //! - `remote`: what other nodes may ask of this one, and what this one asks of them
 //! - `mcp`: the same for agents whose client speaks the Model Context Protocol
 //! - `control`: who did what here, what it cost, how much is allowed
+//! - `secrets`: what looks like a live secret in a text that is about to be shared
 //! - `agents`: the keys of the agents that speak here
 //! - `e2b`: the door for clients of E2B
 //! - [`error`]: errors as the API tells them
@@ -28,3 +29,4 @@ mod door;
 mod e2b;
 mod mcp;
 mod remote;
+mod secrets;

@@ -11,6 +11,8 @@
 pub(crate) mod answer;
 mod files;
 pub(crate) mod http;
+pub(crate) mod kg;
+mod mem0;
 mod native;
 pub(crate) mod pipe;
 pub(crate) mod profile;

@@ -38,6 +38,8 @@ mod mesh;
 mod network;
 #[path = "daemon/pool.rs"]
 mod pool;
+#[path = "daemon/profiles.rs"]
+mod profiles;
 #[path = "daemon/remote.rs"]
 mod remote;
 #[path = "daemon/resume.rs"]
@@ -50,5 +52,7 @@ mod stream;
 mod support;
 #[path = "daemon/usage.rs"]
 mod usage;
+#[path = "daemon/views.rs"]
+mod views;
 #[path = "daemon/volume.rs"]
 mod volume;

@@ -27,11 +27,13 @@ use rhizome_identity::{AgentId, SpaceId};
 
 pub(crate) use self::{
     context_state::{context_state, context_summary},
-    file_state::{FileMark, RETRACTED, file_material, write_file},
+    file_state::{FileMark, file_material, write_file},
     first::{document_of_first, first_statement, is_first_statement},
     genesis::{FILE, MAPS, REGISTERS, STATEMENT, genesis},
     index::{ChangeMeta, DocIndex},
-    statement::{At, Statement, from_canonical, memory_item, stated_item, to_canonical},
+    statement::{
+        At, Statement, from_canonical, memory_item, stated_item, statements, to_canonical,
+    },
     write::{WriteError, entry_key, write_memory, write_patch},
 };
 use crate::{DocId, FilePath, Hlc, Kind};

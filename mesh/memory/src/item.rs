@@ -177,6 +177,28 @@ pub struct MemoryItem {
     pub fingerprint: Hash,
     /// The statements that stand beside this one, because neither author knew of the other's.
     pub conflicts: Vec<Conflict>,
+    /// Whether it was taken back: it is in no list and no answer then, but its history stays.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub retracted: bool,
+    /// How often it was said again in the same words, beside the first time.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub confirmations: u64,
+    /// How many agents beside its author said it again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub confirmed_by: u64,
+    /// What others said before in its document, for the search index; readers get it empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub buried: String,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 /// A statement made without knowing of the one it stands beside.

@@ -40,11 +40,13 @@ pub enum Kind {
     Runtime = 35,
     /// A file of text that several edit, by its path.
     File = 36,
+    /// How often one agent said what another memory says already; kept by nodes.
+    Confirmation = 40,
 }
 
 impl Kind {
     /// Every kind, in the order of its number.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Observation,
         Self::Attempt,
         Self::Decision,
@@ -60,6 +62,7 @@ impl Kind {
         Self::Volume,
         Self::Runtime,
         Self::File,
+        Self::Confirmation,
     ];
 
     /// Returns whether this is a node's record rather than something learned.
@@ -67,7 +70,10 @@ impl Kind {
     /// Such a document is found by who asks for its kind, and by nobody else.
     #[must_use]
     pub const fn is_record(self) -> bool {
-        matches!(self, Self::Snapshot | Self::Volume | Self::Runtime)
+        matches!(
+            self,
+            Self::Snapshot | Self::Volume | Self::Runtime | Self::Confirmation
+        )
     }
 
     /// Returns the number that stands for this kind in a header.
@@ -101,6 +107,7 @@ impl Kind {
             Self::Volume => "volume",
             Self::Runtime => "runtime",
             Self::File => "file",
+            Self::Confirmation => "confirmation",
         }
     }
 }

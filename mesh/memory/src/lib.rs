@@ -22,8 +22,11 @@ mod id;
 mod idset;
 mod item;
 mod kind;
+mod link;
 mod recall;
 mod replica;
+mod same;
+mod standing;
 mod store;
 mod view;
 mod watch;
@@ -65,6 +68,8 @@ pub use replica::{
     AdmitOutcome, CheckpointRequest, Edited, FileRequest, Fork, OpenError, PublishError,
     PublishRequest, Published, RecordOutcome, Replica, ReplicaConfig, ReplicaError, SpaceStats,
 };
+pub use same::{RETRACTED_FIELD, confirmation, is_retracted, retraction, same_text};
+pub use standing::{Standing, Voice};
 pub use store::{Damage, LogError, RecoveryReport, StoreError};
 pub use view::{
     Applied, ComposeContext, ComposeError, Composed, ListQuery, MAX_WAITING,

@@ -13,13 +13,15 @@ mod search;
 mod standing;
 mod tokens;
 
+use std::collections::BTreeMap;
+
 use rhizome_identity::SpaceId;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::search::{MAX_FRESH, Search};
 pub use self::standing::StandingQuery;
 use self::{fresh::Filter, rank::rank};
-use crate::{Kind, MemoryItem, ViewError, document::DocKey};
+use crate::{Kind, MemoryItem, Standing, ViewError, document::DocKey, same::same_text_of};
 
 /// Most bytes of a query.
 pub const MAX_QUERY: usize = 8 * 1024;
@@ -49,8 +51,10 @@ pub struct RecallQuery {
 pub struct Hit {
     /// The memory.
     pub item: MemoryItem,
-    /// How well it fits; comparable within one answer only.
+    /// How well it fits; comparable within one answer and one standing only.
     pub score: f32,
+    /// How far its author is taken at its word: trusted hits come before doubtful ones.
+    pub standing: Standing,
 }
 
 /// Why a recall gave no answer.
@@ -105,12 +109,18 @@ impl From<ViewError> for RecallError {
 const DEFAULT_HITS: usize = 10;
 /// For each hit wanted, so many candidates are ranked: boosts may lift one from below the limit.
 const CANDIDATES_PER_HIT: usize = 3;
+/// When candidates are not for showing, or doubtful, so many times as many are looked at, so that
+/// nobody crowds out what is trusted…
+const MORE_CANDIDATES: usize = 8;
+/// … but no more than this.
+const MAX_CANDIDATES: usize = 16 * 1024;
 
-/// Finds memories; `item` reads one, with what replaces it.
+/// Finds memories; `item` reads one that may be shown, with what replaces it, and says how far its
+/// author is taken at its word.
 pub(crate) fn recall(
     search: &Search,
     query: &RecallQuery,
-    item: impl Fn(&DocKey) -> Result<Option<MemoryItem>, ViewError>,
+    item: impl Fn(&DocKey) -> Result<Option<(MemoryItem, Standing)>, ViewError>,
 ) -> Result<Vec<Hit>, RecallError> {
     if query.text.len() > MAX_QUERY {
         return Err(RecallError::TooLong {
@@ -134,15 +144,91 @@ pub(crate) fn recall(
     if filter.spaces.is_empty() {
         return Ok(Vec::new());
     }
-    let found = search.find(&query.text, &filter, limit * CANDIDATES_PER_HIT);
-    let mut hits = Vec::new();
-    for (key, score) in found.map_err(|error| RecallError::Index(Box::new(error)))? {
-        // The index may be ahead of the database after a crash, until the replay has caught up.
-        if let Some(item) = item(&key)?.filter(|item| filter.passes(item)) {
-            hits.push(Hit { item, score });
+    let mut wanted = limit * CANDIDATES_PER_HIT;
+    let hits = loop {
+        let found = search.find(&query.text, &filter, wanted);
+        let found = found.map_err(|error| RecallError::Index(Box::new(error)))?;
+        let is_all = found.len() < wanted;
+        let mut hits = Vec::with_capacity(found.len());
+        for (key, score) in found {
+            // The index may be ahead of the database after a crash, until the replay has caught up.
+            let shown = item(&key)?.filter(|(item, _)| filter.passes(item));
+            hits.extend(shown.map(|(item, standing)| Hit {
+                item,
+                score,
+                standing,
+            }));
         }
-    }
+        together(&mut hits);
+        let trusted = hits
+            .iter()
+            .filter(|hit| hit.standing == Standing::Trusted)
+            .count();
+        if trusted >= limit || is_all || wanted >= MAX_CANDIDATES {
+            break hits;
+        }
+        wanted *= MORE_CANDIDATES;
+    };
+    let mut hits = hits;
     rank(&mut hits);
     hits.truncate(limit);
     Ok(hits)
+}
+
+/// Makes one hit of memories that say the same: two nodes may have taken them in at once.
+fn together(hits: &mut Vec<Hit>) {
+    let mut titles: BTreeMap<String, usize> = BTreeMap::new();
+    let folded = |hit: &Hit| {
+        let words: Vec<&str> = hit.item.title.split_whitespace().collect();
+        words.join(" ").to_lowercase()
+    };
+    for hit in hits.iter() {
+        *titles.entry(folded(hit)).or_default() += 1;
+    }
+    if titles.len() == hits.len() {
+        return;
+    }
+    let mut first: BTreeMap<[u8; 32], usize> = BTreeMap::new();
+    let mut kept: Vec<Hit> = Vec::with_capacity(hits.len());
+    for hit in hits.drain(..) {
+        let is_alone = titles.get(&folded(&hit)) == Some(&1);
+        let same = if is_alone {
+            None
+        } else {
+            same_text_of(&hit.item)
+        };
+        let Some(same) = same else {
+            kept.push(hit);
+            continue;
+        };
+        match first.get(&same) {
+            None => {
+                first.insert(same, kept.len());
+                kept.push(hit);
+            }
+            Some(place) => kept[*place].join(hit),
+        }
+    }
+    *hits = kept;
+}
+
+impl Hit {
+    /// Takes in a hit that says the same: the better voice stays, of equal ones the earlier.
+    fn join(&mut self, mut other: Hit) {
+        let rank = |hit: &Hit| (std::cmp::Reverse(hit.standing), hit.item.hlc, hit.item.doc);
+        if rank(&other) < rank(self) {
+            std::mem::swap(self, &mut other);
+        }
+        self.score = self.score.max(other.score);
+        // What a doubtful voice says again confirms nothing.
+        if other.standing == Standing::Trusted {
+            self.item.confirmations += 1 + other.item.confirmations;
+            self.item.confirmed_by += u64::from(other.item.author != self.item.author);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn tests_item(title: &str) -> MemoryItem {
+    standing::tests::item(Kind::Fact, title, "")
 }

@@ -21,10 +21,12 @@ mod read;
 mod records;
 mod request;
 mod state;
+mod voices;
 #[cfg(test)]
 mod tests;
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::{Arc, RwLock},
     thread::JoinHandle,
@@ -32,7 +34,7 @@ use std::{
 
 use bytes::Bytes;
 use rhizome_identity::{
-    AgentKey, Authority, Hash, NodeId, NodeKey, SignedRecord, SpaceId, SpaceKey,
+    AgentKey, Authority, Hash, NodeId, NodeKey, PublicKey, SignedRecord, SpaceId, SpaceKey,
 };
 use tokio::sync::broadcast;
 
@@ -47,7 +49,8 @@ pub use self::{
 use crate::store::RecoveryReport;
 use crate::{
     ContextState, ContextSummary, DocId, Event, FilePath, FileSummary, FragmentId, Hit, IdSet,
-    Lane, ListQuery, MemoryItem, RecallError, RecallQuery, Verification, WatchEvent, Why,
+    Lane, ListQuery, MemoryItem, RecallError, RecallQuery, Standing, Verification, Voice,
+    WatchEvent, Why,
     view::What,
 };
 
@@ -164,7 +167,10 @@ impl Replica {
         space: &SpaceId,
         path: &FilePath,
     ) -> Result<Option<MemoryItem>, ReplicaError> {
-        Ok(self.inner().caught_up_reader().file(space, path)?)
+        let reader = self.inner().caught_up_reader();
+        Ok(self
+            .inner()
+            .judged(|judge| reader.file_judged(space, path, judge))?)
     }
 
     /// Lists the files of a space that stand, in the order of their paths.
@@ -172,7 +178,21 @@ impl Replica {
     /// # Errors
     /// If the view fails.
     pub fn files(&self, space: &SpaceId) -> Result<Vec<FileSummary>, ReplicaError> {
-        Ok(self.inner().caught_up_reader().files(space)?)
+        let reader = self.inner().caught_up_reader();
+        Ok(self
+            .inner()
+            .judged(|judge| reader.files_judged(space, judge))?)
+    }
+
+    /// Publishes several memories of one author in their order, with one write and one sync for as
+    /// many as there are; those that succeeded are durable on return. The answers are in the order
+    /// of the requests.
+    pub fn publish_all(
+        &self,
+        agent: &AgentKey,
+        requests: &[PublishRequest],
+    ) -> Vec<Result<Published, PublishError>> {
+        self.inner().publish_all(agent, requests)
     }
 
     /// Changes the working context of a task; durable on return.
@@ -281,15 +301,75 @@ impl Replica {
     /// # Errors
     /// See [`RecallError`].
     pub fn recall(&self, query: &RecallQuery) -> Result<Vec<Hit>, RecallError> {
-        self.inner().caught_up_reader().recall(query)
+        let reader = self.inner().caught_up_reader();
+        self.inner()
+            .judged(|judge| reader.recall_judged(query, judge, &|_| true))
     }
 
-    /// Returns a memory.
+    /// Searches those memories that pass a test; it is asked of what would be found, best first,
+    /// until there is enough.
+    ///
+    /// # Errors
+    /// See [`RecallError`].
+    pub fn recall_where(
+        &self,
+        query: &RecallQuery,
+        passes: &dyn Fn(&MemoryItem) -> bool,
+    ) -> Result<Vec<Hit>, RecallError> {
+        let reader = self.inner().caught_up_reader();
+        self.inner()
+            .judged(|judge| reader.recall_judged(query, judge, passes))
+    }
+
+    /// Says which agents and nodes this node's owner does not trust: what they say stands below
+    /// everything else, and replaces nothing.
+    pub fn distrust(&self, keys: BTreeSet<PublicKey>) {
+        self.inner().distrust(keys);
+    }
+
+    /// Says how far a voice is taken at its word here and now.
+    #[must_use]
+    pub fn standing(&self, voice: &Voice) -> Standing {
+        self.inner().judged(|judge| judge(voice))
+    }
+
+    /// Returns every statement of a memory, of those it replaces and of those that replace it, the
+    /// latest first, retracted ones as well.
+    ///
+    /// # Errors
+    /// If the view fails.
+    pub fn history(&self, space: &SpaceId, doc: &DocId) -> Result<Vec<MemoryItem>, ReplicaError> {
+        let reader = self.inner().caught_up_reader();
+        Ok(self
+            .inner()
+            .judged(|judge| reader.history(space, doc, judge))?)
+    }
+
+    /// Returns the oldest memory that says what `same` stands for ([`crate::same_text`]), as far as
+    /// the view has got.
+    ///
+    /// # Errors
+    /// If the view fails.
+    pub fn same(
+        &self,
+        space: &SpaceId,
+        same: &[u8; 32],
+    ) -> Result<Option<MemoryItem>, ReplicaError> {
+        let reader = self.inner().reader();
+        Ok(self
+            .inner()
+            .judged(|judge| reader.same(space, same, judge))?)
+    }
+
+    /// Returns a memory, also one that was retracted; nothing of an author that was revoked.
     ///
     /// # Errors
     /// If the view fails.
     pub fn memory(&self, space: &SpaceId, doc: &DocId) -> Result<Option<MemoryItem>, ReplicaError> {
-        Ok(self.inner().caught_up_reader().memory(space, doc)?)
+        let reader = self.inner().caught_up_reader();
+        Ok(self
+            .inner()
+            .judged(|judge| reader.memory_judged(space, doc, judge))?)
     }
 
     /// Lists memories, the newest first.
@@ -297,7 +377,10 @@ impl Replica {
     /// # Errors
     /// If the view fails.
     pub fn list(&self, query: &ListQuery) -> Result<Vec<MemoryItem>, ReplicaError> {
-        Ok(self.inner().caught_up_reader().list(query)?)
+        let reader = self.inner().caught_up_reader();
+        Ok(self
+            .inner()
+            .judged(|judge| reader.list_judged(query, judge))?)
     }
 
     /// Returns the working context of a task.

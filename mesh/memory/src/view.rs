@@ -116,6 +116,8 @@ pub struct ListQuery {
     pub kind: Option<Kind>,
     /// Only of this task.
     pub task: Option<String>,
+    /// Only those whose key begins so.
+    pub key_prefix: Option<String>,
     /// Most items wanted; 0 means 50.
     pub limit: usize,
 }

@@ -458,6 +458,7 @@ fn records_of_nodes_are_found_by_who_asks_for_them() {
                 kind,
                 task: None,
                 limit: 0,
+                ..rhizome_memory::ListQuery::default()
             };
             view.list(&query).unwrap()
         };

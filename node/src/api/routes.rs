@@ -23,14 +23,15 @@ use super::{
         audit::{AuditPage, AuditParams},
         context::{CheckpointBody, Context, ContextParams, Contexts, ContextsParams},
         e2b::E2bDoor,
+        import::{ImportBody, Imported},
         lifecycle::DownBody,
         memory::{
-            ListParams, MemoryList, MemoryShown, PublishBody, Published, RecallBody, Recalled,
-            WatchEvent, WatchParams, Why,
+            ListParams, MemoryHistory, MemoryList, MemoryShown, PublishBody, Published, RecallBody,
+            Recalled, RetractParams, WatchEvent, WatchParams, Why,
         },
         mesh::{
-            AgentBody, AgentCreated, Agents, ApproveBody, Founded, InitBody, InviteBody,
-            InviteClosed, InviteCreated, Invites, JoinBody, JoinRequests, Joined, Peers, SpaceBody,
+            AgentBody, AgentCreated, AgentRevoked, Agents, ApproveBody, Founded, InitBody, InviteBody,
+            InviteClosed, InviteCreated, Invites, JoinBody, JoinRequests, Joined, Peers, RevokeParams, SpaceBody,
             SpaceCreated, Spaces,
         },
         node::{Doctor, SelfInfo, Settings, Status},
@@ -209,6 +210,13 @@ fn owner_table() -> Table {
         )
         .creates()
         .route(
+            MESH,
+            Method::DELETE,
+            "/v1/agents/{agent}",
+            revoke_agent,
+            "End what an agent may say",
+        )
+        .route(
             NODE,
             Method::GET,
             "/v1/tokens",
@@ -333,6 +341,27 @@ fn shared() -> Table {
             "/v1/memory/{doc}",
             show,
             "Show a memory",
+        )
+        .route(
+            MEMORY,
+            Method::DELETE,
+            "/v1/memory/{doc}",
+            retract,
+            "Take a memory back; its history stays",
+        )
+        .route(
+            MEMORY,
+            Method::GET,
+            "/v1/memory/{doc}/history",
+            history,
+            "List what was ever said in a memory",
+        )
+        .route(
+            MEMORY,
+            Method::POST,
+            "/v1/memory/import",
+            import,
+            "Bring in the memory of another system",
         )
         .route(
             MEMORY,
@@ -466,6 +495,34 @@ async fn show(
     Params(params): Params<ShowParams>,
 ) -> Answer<MemoryShown> {
     node.show(&caller, &doc, params.space.as_deref())
+        .await
+        .map(Json)
+}
+
+async fn retract(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+    Path(doc): Path<String>,
+    Params(params): Params<RetractParams>,
+) -> Answer<Published> {
+    node.retract(&caller, &doc, params).await.map(Json)
+}
+
+async fn import(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+    JsonBody(body): JsonBody<ImportBody>,
+) -> Answer<Imported> {
+    mcp::kg::store::import(&node, &caller, body).await.map(Json)
+}
+
+async fn history(
+    State(node): State<Arc<Node>>,
+    Extension(caller): Extension<Caller>,
+    Path(doc): Path<String>,
+    Params(params): Params<ShowParams>,
+) -> Answer<MemoryHistory> {
+    node.history(&caller, &doc, params.space.as_deref())
         .await
         .map(Json)
 }
@@ -650,6 +707,14 @@ async fn create_agent(
     JsonBody(body): JsonBody<AgentBody>,
 ) -> Answer<AgentCreated> {
     node.create_agent(body).await.map(Json)
+}
+
+async fn revoke_agent(
+    State(node): State<Arc<Node>>,
+    Path(agent): Path<String>,
+    Params(params): Params<RevokeParams>,
+) -> Answer<AgentRevoked> {
+    node.revoke_agent(&agent, params).await.map(Json)
 }
 
 /// The query of `GET /v1/doctor`.

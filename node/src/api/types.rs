@@ -17,6 +17,7 @@ pub mod context;
 pub mod e2b;
 pub mod file;
 pub mod image;
+pub mod import;
 pub mod lifecycle;
 pub mod memory;
 pub mod mesh;

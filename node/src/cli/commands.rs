@@ -7,6 +7,7 @@ pub(super) mod context;
 pub(super) mod daemon;
 pub(super) mod e2b;
 pub(super) mod image;
+pub(super) mod import;
 pub(super) mod invite;
 pub(super) mod mcp;
 pub(super) mod memory;

@@ -52,7 +52,7 @@ impl Node {
             .requires
             .map(super::memory::parse_contract)
             .transpose()?;
-        let patch = ContextPatch {
+        let patch = self.screen_patch(ContextPatch {
             requires: requires.map(Into::into),
             goal: body.goal,
             status: body.status,
@@ -64,15 +64,16 @@ impl Node {
             next: body.next,
             artifacts: body.artifacts,
             sandbox: None,
-        };
+        })?;
         if patch.is_empty() {
             return Err(ApiError::bad_request("the checkpoint changes nothing")
                 .hint("give a goal, a status, steps, decisions, errors, questions or artifacts"));
         }
-        let task = body.task.clone();
+        let mut task = body.task;
+        self.screen("task", &mut task)?;
         let request = CheckpointRequest {
             space,
-            task: body.task,
+            task: task.clone(),
             patch: ContextPatch { sandbox, ..patch },
             fingerprint: caller.fingerprint(self),
         };
@@ -91,6 +92,7 @@ impl Node {
             seq: published.seq,
             at_ms: published.hlc.unix_ms(),
             replicas: Vec::new(),
+            confirmed: false,
         })
     }
 

@@ -251,8 +251,20 @@ impl<'a> Tree<'a> {
         &self,
         agent: &LocalAgent,
         path: &FilePath,
-        edit: FileEdit,
+        mut edit: FileEdit,
     ) -> Result<Edited, FilesError> {
+        self.node.screen_name("path", &path.to_string())?;
+        let said = match &mut edit {
+            FileEdit::Create { text, .. }
+            | FileEdit::Insert { text, .. }
+            | FileEdit::Write { text }
+            | FileEdit::Merge { text, .. } => Some(text),
+            FileEdit::Replace { new, .. } => Some(new),
+            _ => None,
+        };
+        if let Some(said) = said {
+            self.node.screen("text", said)?;
+        }
         let request = FileRequest {
             space: self.space,
             path: path.clone(),

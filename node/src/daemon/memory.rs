@@ -1,10 +1,18 @@
 //! Memories: publish, recall, list, show, watch, why.
+//!
+//! [`guard`] keeps secrets out, [`again`] counts what is said a second time, [`retract`] takes a
+//! memory back and tells its history.
+mod again;
+mod guard;
+mod retract;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::http::StatusCode;
 use rhizome_identity::{Authority, SpaceId};
 use rhizome_memory::{
     Awaited, DocId, Draft, FragmentId, Kind, ListQuery, MemoryItem, PublishRequest, RecallQuery,
+    Standing, Voice, same_text,
 };
 use rhizome_sandbox::Contract;
 use tokio::sync::{
@@ -12,6 +20,7 @@ use tokio::sync::{
     broadcast::error::{RecvError, TryRecvError},
 };
 
+pub(crate) use self::again::{Again, keep_counts};
 use super::{
     caller::{Caller, Scope},
     fail,
@@ -26,7 +35,7 @@ use crate::{
             SCHEMA,
             memory::{
                 Hit, ListParams, Memory, MemoryList, MemoryShown, PublishBody, Published,
-                RecallBody, Recalled, WatchEvent, WatchParams, Why, WhyRecord, WhyState,
+                RecallBody, Recalled, Trust, WatchEvent, WatchParams, Why, WhyRecord, WhyState,
             },
         },
     },
@@ -65,31 +74,53 @@ impl Node {
             .map_or(DEFAULT_REPLICAS_TIMEOUT, Duration::from_millis)
             .min(MAX_REPLICAS_TIMEOUT);
         let mut draft = draft(body)?;
-        if let Some(guest) = caller.guest() {
-            draft
-                .fields
-                .insert("rhizome.sandbox".to_owned(), guest.sandbox.clone());
-            draft
-                .fields
-                .insert("rhizome.image".to_owned(), guest.image.clone());
-        }
+        stamp(caller, &mut draft);
+        self.screen_draft(&mut draft)?;
+        let same = same_text(&space, &draft);
+        // Whoever says the same at this moment waits, so that one of the two is a confirmation.
+        let turn = match &same {
+            Some(same) => Some(self.again.turn(same).await),
+            None => None,
+        };
+        let fingerprint = caller.fingerprint(self);
         let request = PublishRequest {
             space,
             draft,
-            fingerprint: caller.fingerprint(self),
+            fingerprint,
         };
-        let replica = self.replica.clone();
-        let published = blocking(move || replica.publish(&agent.key, request))
-            .await?
-            .map_err(fail::publish)?;
+        let recent = same.and_then(|same| self.again.recent(&same));
+        let (replica, key) = (self.replica.clone(), Arc::clone(&agent.key));
+        let outcome = blocking(move || {
+            if let Some(same) = same
+                && let Some(item) = again::said_before(&replica, &space, &same, recent)?
+            {
+                return Ok(Err(item));
+            }
+            let published = replica.publish(&key, request).map_err(fail::publish)?;
+            Ok::<_, ApiError>(Ok(published))
+        });
+        let (published, doc, confirmed) = match outcome.await?? {
+            Ok(published) => {
+                if let Some(same) = same {
+                    self.again.remember(same, published.doc);
+                }
+                (published, published.doc, false)
+            }
+            Err(before) => {
+                let published = self.confirm(&agent, fingerprint, &before).await?;
+                (published, before.doc, true)
+            }
+        };
+        drop(turn);
         let mut receipt = Published {
             schema: SCHEMA,
             id: published.id.to_string(),
-            doc: published.doc.to_string(),
+            doc: doc.to_string(),
             space: space.to_string(),
             seq: published.seq,
             at_ms: published.hlc.unix_ms(),
             replicas: Vec::new(),
+            confirmed,
         };
         if replicas > 0 {
             let holders = self
@@ -106,6 +137,36 @@ impl Node {
         Ok(receipt)
     }
 
+    /// Publishes memories that a view made, in their order; answers when all are durable here.
+    ///
+    /// The rule for secrets is asked of all of them before the first is published.
+    pub(crate) async fn publish_drafts(
+        &self,
+        caller: &Caller,
+        agent: Option<&str>,
+        space: SpaceId,
+        drafts: Vec<Draft>,
+    ) -> Result<Vec<rhizome_memory::Published>, ApiError> {
+        let agent = caller.agent(self, agent).await?;
+        let fingerprint = caller.fingerprint(self);
+        let mut requests = Vec::with_capacity(drafts.len());
+        for mut draft in drafts {
+            stamp(caller, &mut draft);
+            self.may_publish(&mut draft)?;
+            requests.push(PublishRequest {
+                space,
+                draft,
+                fingerprint,
+            });
+        }
+        let replica = self.replica.clone();
+        let published = blocking(move || replica.publish_all(&agent.key, &requests)).await?;
+        published
+            .into_iter()
+            .map(|published| published.map_err(fail::publish))
+            .collect()
+    }
+
     /// Finds memories by words.
     pub(crate) async fn recall(
         &self,
@@ -113,6 +174,7 @@ impl Node {
         body: RecallBody,
     ) -> Result<Recalled, ApiError> {
         let scope = caller.readable(self, body.space.as_deref())?;
+        self.note_distrust();
         let query = RecallQuery {
             text: body.query,
             spaces: scope.0,
@@ -143,6 +205,28 @@ impl Node {
         })
     }
 
+    /// Finds memories of a view by words: those that pass `passes`.
+    pub(crate) async fn recall_where(
+        &self,
+        scope: Scope,
+        text: &str,
+        limit: usize,
+        passes: impl Fn(&MemoryItem) -> bool + Send + 'static,
+    ) -> Result<Vec<rhizome_memory::Hit>, ApiError> {
+        self.note_distrust();
+        let query = RecallQuery {
+            text: text.to_owned(),
+            spaces: scope.0,
+            kinds: Vec::new(),
+            task: None,
+            limit: limit.clamp(1, MAX_HITS),
+        };
+        let replica = self.replica.clone();
+        blocking(move || replica.recall_where(&query, &passes))
+            .await?
+            .map_err(fail::recall)
+    }
+
     /// Lists memories, newest first.
     pub(crate) async fn list(
         &self,
@@ -151,6 +235,7 @@ impl Node {
     ) -> Result<MemoryList, ApiError> {
         let scope = caller.readable(self, params.space.as_deref())?;
         let kind = params.kind.as_deref().map(parse_kind).transpose()?;
+        self.note_distrust();
         let limit = params.limit.unwrap_or(DEFAULT_LIST).clamp(1, MAX_LIST);
         let cursor = params.cursor.as_deref().map(Cursor::parse).transpose()?;
         // What was told before is read again, and with room for what came since; and one more, to
@@ -172,6 +257,7 @@ impl Node {
                     space: Some(space),
                     kind,
                     task: params.task.clone(),
+                    key_prefix: params.key_prefix.clone(),
                     limit: wanted,
                 };
                 items.extend(replica.list(&query).map_err(fail::replica)?);
@@ -217,16 +303,13 @@ impl Node {
     ) -> Result<MemoryShown, ApiError> {
         let scope = caller.readable(self, space)?;
         let doc = parse_doc(doc)?;
-        let replica = self.replica.clone();
-        let found = blocking(move || {
-            for space in &scope.0 {
-                if let Some(item) = replica.memory(space, &doc).map_err(fail::replica)? {
-                    return Ok(Some(item));
-                }
-            }
-            Ok::<_, ApiError>(None)
-        })
-        .await??;
+        let found = self.find_memory(scope, doc).await?;
+        if found.as_ref().is_some_and(|item| item.retracted) {
+            return Err(
+                ApiError::not_found(format!("the memory {doc} was taken back"))
+                    .hint("`rhizome memory history` shows what it said"),
+            );
+        }
         let item = found.ok_or_else(|| {
             ApiError::not_found(format!("no memory with the document id {doc} is here"))
                 .hint("`rhizome memory list` shows what is here")
@@ -396,6 +479,8 @@ impl Node {
 
     pub(crate) fn memory_of(&self, authority: &Authority, item: MemoryItem) -> Memory {
         let names = Names(authority);
+        let trust = self.trust_of(names, &item);
+        let again = item.confirmations + self.again.pending(&item.space, &item.doc);
         let mut fields = item.fields;
         let requires = fields.remove(REQUIRES_FIELD).unwrap_or_default();
         Memory {
@@ -420,12 +505,32 @@ impl Node {
             requires: requires.lines().map(str::to_owned).collect(),
             differs: Vec::new(),
             breaks: Vec::new(),
-            trust: names.trust(&self.id(), &item.author, &item.node),
+            trust,
+            confirmations: 1 + again,
+            confirmed_by: 1 + item.confirmed_by,
             conflicts: item
                 .conflicts
                 .iter()
                 .filter_map(|conflict| serde_json::to_value(conflict).ok())
                 .collect(),
+        }
+    }
+
+    /// Returns whose word a memory is, seen from this node.
+    fn trust_of(&self, names: Names<'_>, item: &MemoryItem) -> Trust {
+        let trust = names.trust(&self.id(), &item.author, &item.node);
+        if self.replica.standing(&Voice::of(item)) == Standing::Trusted || trust == Trust::Unknown {
+            return trust;
+        }
+        let is_expired = names
+            .0
+            .agent(&item.author)
+            .and_then(|agent| agent.not_after_ms)
+            .is_some_and(|end| rhizome_memory::now_ms() > end);
+        if is_expired {
+            Trust::Unknown
+        } else {
+            Trust::Distrusted
         }
     }
 
@@ -489,6 +594,17 @@ impl Node {
                 })
                 .collect(),
         }
+    }
+}
+
+/// Says in a draft of a guest where it was found out.
+fn stamp(caller: &Caller, draft: &mut Draft) {
+    if let Some(guest) = caller.guest() {
+        let mut field = |name: &str, value: &String| {
+            draft.fields.insert(name.to_owned(), value.clone());
+        };
+        field("rhizome.sandbox", &guest.sandbox);
+        field("rhizome.image", &guest.image);
     }
 }
 

@@ -13,8 +13,8 @@ use crate::{
         Named, SCHEMA,
         memory::WhyRecord,
         mesh::{
-            Agent, AgentBody, AgentCreated, Agents, Founded, InitBody, JoinBody, Joined, Peer,
-            PeerPath, PeerState, PeerSync, Peers, Space, SpaceBody, SpaceCreated, Spaces,
+            Agent, AgentBody, AgentCreated, AgentRevoked, Agents, Founded, InitBody, JoinBody, Joined, Peer,
+            PeerPath, PeerState, PeerSync, Peers, RevokeParams, Space, SpaceBody, SpaceCreated, Spaces,
         },
     },
     config::check_name,
@@ -218,6 +218,46 @@ impl Node {
         Ok(AgentCreated {
             schema: SCHEMA,
             agent: self.agent_of(&authority, info),
+        })
+    }
+
+    /// Ends an agent: its key counts no more, and what it said is hidden.
+    pub(crate) async fn revoke_agent(
+        &self,
+        wanted: &str,
+        params: RevokeParams,
+    ) -> Result<AgentRevoked, ApiError> {
+        let authority = self.need_mesh()?;
+        let names = Names(&authority);
+        let is_meant = |agent: &&AgentInfo| {
+            agent.id.to_string() == wanted || agent.name == wanted
+        };
+        // One's own come first: names are unique on a node alone.
+        let id = match names.find_agent(&self.id(), wanted) {
+            Ok(own) => own,
+            Err(unknown) => {
+                let mut meant = authority.agents().filter(is_meant);
+                match (meant.next(), meant.next()) {
+                    (Some(agent), None) => agent.id,
+                    (Some(_), Some(_)) => {
+                        let message = format!("several agents are called `{wanted}`");
+                        return Err(ApiError::bad_request(message).hint("name the agent by its id"));
+                    }
+                    _ => return Err(unknown),
+                }
+            }
+        };
+        let agent = names.agent(&id);
+        let reason = params.reason.unwrap_or_default();
+        self.append(move |key, authority, now| {
+            let record = issue::revoke(key, authority, id.into(), &reason, now)
+                .map_err(fail::issue)?;
+            Ok((vec![record], ()))
+        })
+        .await?;
+        Ok(AgentRevoked {
+            schema: SCHEMA,
+            agent,
         })
     }
 

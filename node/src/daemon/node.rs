@@ -12,7 +12,7 @@ use rhizome_sandbox::Sandboxes;
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{fail, lifecycle::OnDown, runtime::Runtimes, volume::Volumes};
+use super::{fail, lifecycle::OnDown, memory::Again, runtime::Runtimes, volume::Volumes};
 use crate::{
     agents::{AgentKeys, LocalAgent},
     api::{idempotency::Keys, token::Tokens},
@@ -53,6 +53,8 @@ pub(crate) struct Node {
     pub(crate) turns: Turns,
     pub(crate) volumes: Volumes,
     pub(crate) mcp: mcp::Doors,
+    pub(crate) again: Again,
+    pub(crate) graphs: mcp::kg::store::Graphs,
     pub(crate) host_fingerprint: Hash,
     pub(crate) runtimes: Arc<Runtimes>,
     on_down: Mutex<OnDown>,
@@ -106,6 +108,8 @@ impl Node {
             turns: Turns::default(),
             volumes: Volumes::default(),
             mcp: mcp::Doors::default(),
+            again: Again::default(),
+            graphs: mcp::kg::store::Graphs::default(),
             host_fingerprint: host_fingerprint(),
             runtimes: Arc::default(),
             on_down: Mutex::default(),

@@ -215,6 +215,7 @@ impl Node {
                     kind: Some(Kind::Runtime),
                     task: None,
                     limit: MAX_LISTED,
+                    ..ListQuery::default()
                 };
                 items.extend(replica.list(&query).map_err(fail::replica)?);
             }

@@ -7,7 +7,7 @@ use rmcp::{
     model::{CallToolResult, JsonObject, ReadResourceResult, Resource, Tool},
 };
 
-use super::{files::Files, native::Native, session::Session};
+use super::{files::Files, kg::Kg, mem0::Mem0, native::Native, session::Session};
 use crate::api::types::memory::WatchEvent;
 
 /// The profile of whoever names none.
@@ -16,6 +16,8 @@ pub(crate) const DEFAULT: &str = "native";
 const KNOWN: &[(&str, fn() -> Arc<dyn Profile>)] = &[
     ("native", || Arc::new(Native)),
     ("files", || Arc::new(Files)),
+    ("kg", || Arc::new(Kg)),
+    ("mem0", || Arc::new(Mem0)),
 ];
 
 /// One set of tools and resources.

@@ -47,6 +47,9 @@ pub(crate) struct Shown {
     /// What it relies on and the reader's runtime does not have.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) breaks: Vec<String>,
+    /// How often it was said in these words, and by how many agents, if more than once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) said: Option<(u64, u64)>,
     /// How many agents said that it helped them.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) helped: u32,
@@ -85,6 +88,8 @@ impl Shown {
             score,
             superseded_by: memory.superseded_by,
             breaks: memory.breaks,
+            said: (memory.confirmations > 1)
+                .then_some((memory.confirmations, memory.confirmed_by)),
             helped: 0,
             misled: 0,
             conflicts: memory.conflicts,
@@ -105,6 +110,9 @@ impl Shown {
         let mut remarks = Vec::new();
         if !self.superseded_by.is_empty() {
             remarks.push(format!("superseded by {}", self.superseded_by.join(", ")));
+        }
+        if let Some((times, agents)) = self.said {
+            remarks.push(format!("said {times} times by {agents} agents"));
         }
         if self.helped + self.misled > 0 {
             remarks.push(format!("helped {}, misled {}", self.helped, self.misled));
@@ -198,6 +206,7 @@ pub(crate) fn trust_word(trust: Trust) -> &'static str {
         Trust::Own => "own",
         Trust::Member => "member",
         Trust::Unknown => "unknown",
+        Trust::Distrusted => "distrusted",
     }
 }
 

@@ -316,6 +316,7 @@ impl Shell {
                 kind: None,
                 task: None,
                 limit: LOOK_BACK,
+                    ..ListQuery::default()
             };
             let mut items = blocking(move || replica.list(&query))
                 .await?

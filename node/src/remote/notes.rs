@@ -232,6 +232,10 @@ mod tests {
             hlc: Hlc::from_ms(1),
             fingerprint: Hash::of(b""),
             conflicts: Vec::new(),
+            retracted: false,
+            confirmations: 0,
+            confirmed_by: 0,
+            buried: String::new(),
         }
     }
 

@@ -82,6 +82,7 @@ impl Node {
                     kind: Some(Kind::Snapshot),
                     task: None,
                     limit: MAX_RECORDS,
+                    ..ListQuery::default()
                 };
                 ledger.read(&replica.list(&query).map_err(fail::replica)?);
             }

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The field that marks a file that was deleted, as it marks a memory that was taken back.
-pub(crate) const RETRACTED: &str = "retracted";
+const RETRACTED: &str = crate::RETRACTED_FIELD;
 
 /// What the register of a file says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,6 +86,10 @@ pub(crate) fn file_material(
         hlc: change.hlc,
         fingerprint: change.fingerprint,
         conflicts: Vec::new(),
+        retracted: mark.deleted,
+        confirmations: 0,
+        confirmed_by: 0,
+        buried: String::new(),
     };
     if mark.deleted {
         item.fields.insert(RETRACTED.to_owned(), "1".to_owned());

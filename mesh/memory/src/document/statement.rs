@@ -1,13 +1,22 @@
 //! The strings that changes put into documents, and what a memory's add up to.
 
-use automerge::{Automerge, ObjId, ROOT, ReadDoc, ScalarValue, Value};
+use std::collections::BTreeMap;
+
+use automerge::{Automerge, ChangeHash, ObjId, ROOT, ReadDoc, ScalarValue, Value};
+use rhizome_identity::AgentId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{ChangeMeta, DocIndex, DocKey, genesis::STATEMENT};
 use crate::{
     Draft, Hlc,
     item::{Conflict, MemoryItem},
+    same::is_retracted,
 };
+
+/// Authors whose overwritten statement can be found by.
+const MAX_BURIED: usize = 8;
+/// Bytes of each of its parts.
+const MAX_BURIED_BYTES: usize = 4 * 1024;
 
 /// A whole memory as its author stated it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,12 +103,78 @@ pub(crate) fn memory_item(
             hlc: change.hlc,
         })
         .collect();
+    item.buried = buried(document, index, &item);
     Some(item)
+}
+
+/// Returns the words of what others stated last in a document and what is shown stands over: should
+/// its author lose its standing, they are what the memory says, and have to be found by.
+fn buried(document: &Automerge, index: &DocIndex, shown: &MemoryItem) -> String {
+    let mut latest: BTreeMap<AgentId, &ChangeMeta> = BTreeMap::new();
+    for change in index.changes() {
+        if change.author != shown.author {
+            let last = latest.entry(change.author).or_insert(change);
+            if last.rank() < change.rank() {
+                *last = change;
+            }
+        }
+    }
+    let beside = |id| shown.conflicts.iter().any(|conflict| conflict.id == id);
+    let mut latest: Vec<_> = latest
+        .into_values()
+        .filter(|change| !beside(change.fragment))
+        .collect();
+    latest.sort_by_key(|change| std::cmp::Reverse(change.rank()));
+    let mut words = String::new();
+    for change in latest.into_iter().take(MAX_BURIED) {
+        if let Some(draft) = stated_in(document, index, change) {
+            for text in [&draft.title, &draft.text] {
+                let mut end = text.len().min(MAX_BURIED_BYTES);
+                while !text.is_char_boundary(end) {
+                    end -= 1;
+                }
+                words.push('\n');
+                words.push_str(&text[..end]);
+            }
+        }
+    }
+    words
+}
+
+/// Returns what one change stated, whatever came after it.
+fn stated_in(document: &Automerge, index: &DocIndex, change: &ChangeMeta) -> Option<Draft> {
+    let at = [ChangeHash(change.hash)];
+    let values = document.get_all_at(ROOT, STATEMENT, &at).ok()?;
+    let own = values.iter().find(|(_, id)| {
+        written_by(index, id).is_some_and(|(_, by)| by.fragment == change.fragment)
+    });
+    parse::<Statement>(&own?.0).map(|statement| statement.draft)
+}
+
+/// Returns what was ever stated in a memory's document, the latest by clock first, at most `limit`.
+pub(crate) fn statements(
+    key: &DocKey,
+    document: &Automerge,
+    index: &DocIndex,
+    limit: usize,
+) -> Vec<MemoryItem> {
+    let mut changes: Vec<&ChangeMeta> = index.changes().iter().collect();
+    changes.sort_by_key(|change| std::cmp::Reverse(change.rank()));
+    let stated = |change: &ChangeMeta| {
+        let draft = stated_in(document, index, change)?;
+        Some(stated_item(key, draft, change))
+    };
+    changes.into_iter().filter_map(stated).take(limit).collect()
 }
 
 /// Returns what a memory says by a single statement.
 pub(crate) fn stated_item(key: &DocKey, draft: Draft, change: &ChangeMeta) -> MemoryItem {
+    let retracted = is_retracted(&draft.fields);
     MemoryItem {
+        retracted,
+        confirmations: 0,
+        confirmed_by: 0,
+        buried: String::new(),
         id: change.fragment,
         doc: key.doc,
         space: key.space,

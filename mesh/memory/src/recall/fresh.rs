@@ -62,6 +62,7 @@ pub(super) fn body(item: &MemoryItem) -> String {
         body.push('\n');
         body.push_str(&conflict.text);
     }
+    body.push_str(&item.buried);
     body
 }
 

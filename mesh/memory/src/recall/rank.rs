@@ -4,13 +4,14 @@
 //! - [`REMEDY`] for a fix or a rule: who asks about an error wants what mends it;
 //! - 1 + [`NEIGHBOUR`] × (best other score of the same task / best score of all): what was learned
 //!   in the same episode belongs together;
+//! - nothing for a doubtful author: its text stands below all that is trusted, whatever it says;
 //! - [`SUPERSEDED`] if something replaces it; and if what replaces it was found too, never more
 //!   than [`BELOW`] of that one's score.
 
 use std::collections::BTreeMap;
 
 use super::Hit;
-use crate::{DocId, Kind};
+use crate::{DocId, Kind, Standing};
 
 const REMEDY: f32 = 1.1;
 const NEIGHBOUR: f32 = 0.25;
@@ -24,7 +25,9 @@ pub(super) fn rank(hits: &mut [Hit]) {
     let best = hits.iter().map(|hit| hit.score).fold(0.0, f32::max);
     let mut tasks: BTreeMap<String, Vec<f32>> = BTreeMap::new();
     for hit in hits.iter() {
-        if let Some(task) = &hit.item.task {
+        if let Some(task) = &hit.item.task
+            && hit.standing == Standing::Trusted
+        {
             tasks.entry(task.clone()).or_default().push(hit.score);
         }
     }
@@ -33,7 +36,9 @@ pub(super) fn rank(hits: &mut [Hit]) {
     }
     for hit in hits.iter_mut() {
         let neighbour = hit.item.task.as_ref().and_then(|task| {
-            let scores = &tasks[task];
+            let scores = tasks
+                .get(task)
+                .filter(|_| hit.standing == Standing::Trusted)?;
             // The best of the others: the second, if this one is the best itself.
             if scores[0] > hit.score {
                 scores.first()
@@ -44,7 +49,7 @@ pub(super) fn rank(hits: &mut [Hit]) {
         if let Some(neighbour) = neighbour.filter(|_| best > 0.0) {
             hit.score *= 1.0 + NEIGHBOUR * neighbour / best;
         }
-        if matches!(hit.item.kind, Kind::Fix | Kind::Rule) {
+        if matches!(hit.item.kind, Kind::Fix | Kind::Rule) && hit.standing == Standing::Trusted {
             hit.score *= REMEDY;
         }
         if !hit.item.superseded_by.is_empty() {
@@ -67,8 +72,9 @@ pub(super) fn rank(hits: &mut [Hit]) {
         }
     }
     hits.sort_by(|a, b| {
-        b.score
-            .total_cmp(&a.score)
+        b.standing
+            .cmp(&a.standing)
+            .then(b.score.total_cmp(&a.score))
             .then(b.item.hlc.cmp(&a.item.hlc))
             .then(a.item.doc.cmp(&b.item.doc))
     });

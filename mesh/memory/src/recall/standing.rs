@@ -56,7 +56,7 @@ impl StandingQuery {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeMap;
 
     use rhizome_identity::{AgentId, Hash, NodeId, SpaceId};
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use crate::{DocId, FragmentId, Hlc, Kind};
 
-    fn item(kind: Kind, title: &str, text: &str) -> MemoryItem {
+    pub(in crate::recall) fn item(kind: Kind, title: &str, text: &str) -> MemoryItem {
         MemoryItem {
             id: FragmentId::from_bytes([1; 32]),
             doc: DocId::from_bytes([2; 32]),
@@ -86,6 +86,10 @@ mod tests {
             hlc: Hlc::from_ms(1),
             fingerprint: Hash::of(b""),
             conflicts: Vec::new(),
+            retracted: false,
+            confirmations: 0,
+            confirmed_by: 0,
+            buried: String::new(),
         }
     }
 

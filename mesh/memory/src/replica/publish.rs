@@ -14,18 +14,23 @@ use rhizome_identity::{AgentKey, Hash, SpaceId, SpaceKey, epoch::random_nonce, s
 use super::{
     applier::BODY_VERSION,
     error::PublishError,
-    journal::{Item, Reserved},
-    request::Published,
+    journal::{Item, Reserved, Ticket},
+    request::{PublishRequest, Published},
     state::{ChainTip, Inner},
 };
 use crate::{
-    ComposeContext, ComposeError, Composed, FRAGMENT_VERSION, FileText, Header, Hlc, LogError,
+    ComposeContext, ComposeError, Composed, FRAGMENT_VERSION, FileText, Fragment, Header, Hlc,
+    LogError,
     MAX_AUTH_HEADS, MAX_BODY, View, fragment::Unsigned, now_ms, view::What,
 };
 
 /// How often a publish begins anew because what it built on is gone, or because too many changes of
 /// its document are under way, before it gives up.
 const ATTEMPTS: usize = 100;
+
+/// Memories of one batch that are composed before the first of them is waited for: fewer than one
+/// document may have under way.
+const BATCH: usize = 128;
 
 /// What is known of the space before a chain is locked.
 struct Template {
@@ -47,6 +52,13 @@ struct Since {
 struct Placed<'a> {
     unsigned: Unsigned,
     reserved: Reserved<'a>,
+}
+
+/// A fragment that waits to be written.
+struct Begun {
+    composed: Composed,
+    fragment: Arc<Fragment>,
+    ticket: Arc<Ticket>,
 }
 
 /// Why a change got no place.
@@ -76,6 +88,45 @@ impl Inner {
         fingerprint: Hash,
         what: What<'_>,
     ) -> Result<(Published, Option<FileText>), PublishError> {
+        let mut begun = self.begin(agent, space, fingerprint, what)?;
+        let file = begun.composed.file.take();
+        Ok((self.finish(begun)?, file))
+    }
+
+    /// Publishes several memories of one author, in their order, with one write and one sync for
+    /// as many as there are.
+    ///
+    /// The answers are in the order of the requests; after one that failed, the others are tried
+    /// all the same.
+    pub(super) fn publish_all(
+        &self,
+        agent: &AgentKey,
+        requests: &[PublishRequest],
+    ) -> Vec<Result<Published, PublishError>> {
+        let mut published = Vec::with_capacity(requests.len());
+        // What is queued is held in memory until somebody waits for it.
+        for some in requests.chunks(BATCH) {
+            let mut begun = Vec::with_capacity(some.len());
+            for request in some {
+                let what = What::Draft(&request.draft);
+                // A document that this batch has written too often already has to see it applied.
+                begun.push(self.begin(agent, request.space, request.fingerprint, what));
+            }
+            for begun in begun {
+                published.push(begun.and_then(|begun| self.finish(begun)));
+            }
+        }
+        published
+    }
+
+    /// Composes and signs a change and puts it into the queue.
+    fn begin(
+        &self,
+        agent: &AgentKey,
+        space: SpaceId,
+        fingerprint: Hash,
+        what: What<'_>,
+    ) -> Result<Begun, PublishError> {
         let template = self.template(agent, space, fingerprint)?;
         let mut attempts = 0..ATTEMPTS;
         loop {
@@ -90,10 +141,7 @@ impl Inner {
                 what => self.compose_shared(agent, &template, what),
             };
             let refused = match placed {
-                Ok((mut composed, placed)) => {
-                    let file = composed.file.take();
-                    return Ok((self.complete(agent, composed, placed)?, file));
-                }
+                Ok((composed, placed)) => return Ok(fill(agent, composed, placed)),
                 Err(Unplaced::Stale) => PublishError::Storage(LogError::Interrupted),
                 Err(Unplaced::Refused(error @ PublishError::Compose(ComposeError::Busy))) => {
                     self.applier.wait_for_progress();
@@ -160,24 +208,13 @@ impl Inner {
         Ok(Placed { unsigned, reserved })
     }
 
-    /// Signs a fragment and waits until it is durable.
-    fn complete(
-        &self,
-        agent: &AgentKey,
-        composed: Composed,
-        placed: Placed<'_>,
-    ) -> Result<Published, PublishError> {
-        let Placed { unsigned, reserved } = placed;
-        let file = unsigned.blob();
-        let fragment = Arc::new(unsigned.sign(agent));
-        let wire = fragment.encode();
-        let item = Item::Fragment {
-            fragment: Arc::clone(&fragment),
-            own: true,
-            change: Some(Bytes::from(composed.change.clone())),
-            file,
-        };
-        let ticket = reserved.fill(item, wire);
+    /// Waits until a fragment is durable.
+    fn finish(&self, begun: Begun) -> Result<Published, PublishError> {
+        let Begun {
+            composed,
+            fragment,
+            ticket,
+        } = begun;
         let header = &fragment.header;
         match self.journal.wait(self, &ticket) {
             Ok(arrival) => Ok(Published {
@@ -279,6 +316,26 @@ impl Inner {
             now: self.clock().tick(now_ms()),
             space: template.header.space,
         }
+    }
+}
+
+/// Signs a fragment and hands it to the journal.
+fn fill(agent: &AgentKey, composed: Composed, placed: Placed<'_>) -> Begun {
+    let Placed { unsigned, reserved } = placed;
+    let file = unsigned.blob();
+    let fragment = Arc::new(unsigned.sign(agent));
+    let wire = fragment.encode();
+    let item = Item::Fragment {
+        fragment: Arc::clone(&fragment),
+        own: true,
+        change: Some(Bytes::from(composed.change.clone())),
+        file,
+    };
+    let ticket = reserved.fill(item, wire);
+    Begun {
+        composed,
+        fragment,
+        ticket,
     }
 }
 

@@ -138,7 +138,9 @@ impl Inner {
         if fragment.header.kind == Kind::Context || fragment.header.kind.is_record() {
             return None;
         }
-        let item = self.reader().memory(space, &fragment.header.doc).ok()??;
+        let doc = &fragment.header.doc;
+        let item = self.judged(|judge| self.reader().memory_judged(space, doc, judge));
+        let item = item.ok()??;
         Some(WatchEvent {
             arrival: row.arrival,
             id: fragment.id,

@@ -56,6 +56,8 @@ pub(super) struct Inner {
     /// One batch of foreign fragments at a time, so that none is stored twice.
     pub(super) admitting: Mutex<()>,
     state: Mutex<State>,
+    /// Agents and nodes that this node's owner does not trust.
+    pub(super) distrusted: RwLock<BTreeSet<PublicKey>>,
     /// What publishing has to know, so that it need not wait for a commit.
     rights: RwLock<Arc<Rights>>,
     clock: Mutex<HlcClock>,
@@ -142,6 +144,7 @@ impl Inner {
             chains: Mutex::default(),
             recording: Mutex::default(),
             admitting: Mutex::default(),
+            distrusted: RwLock::default(),
             rights: RwLock::new(Arc::clone(&restored.state.rights)),
             state: Mutex::new(restored.state),
             clock: Mutex::new(restored.clock),

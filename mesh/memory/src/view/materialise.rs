@@ -1,9 +1,8 @@
 //! From a document to what readers get.
 
-use std::collections::BTreeSet;
-
 use automerge::Automerge;
 use redb::ReadableTable;
+use rhizome_identity::SpaceId;
 
 use super::{
     ViewError,
@@ -14,6 +13,8 @@ use crate::{
     ContextSummary, DocId, FileSummary, Hlc,
     document::{DocIndex, DocKey, Shape, context_summary, file_material, memory_item},
     item::MemoryItem,
+    link::links,
+    same::same_text_of,
 };
 
 /// What readers get of a document.
@@ -86,15 +87,24 @@ fn renew(
     tables
         .order
         .insert(&order_row(key, item.hlc)[..], &[item.kind.number()][..])?;
-    let links = |item: &MemoryItem| item.supersedes.iter().copied().collect::<BTreeSet<DocId>>();
-    for gone in before.iter().flat_map(links) {
+    for (gone, _) in before.iter().flat_map(links) {
         tables.superseded.remove(&superseded_row(key, &gone)[..])?;
     }
-    for replaced in links(&item) {
-        if replaced != item.doc {
+    for (other, link) in links(&item) {
+        tables
+            .superseded
+            .insert(&superseded_row(key, &other)[..], &link.to_bytes()[..])?;
+    }
+    if before.is_none() {
+        let kind = [item.kind.number()];
+        if let Some(named) = &item.key {
             tables
-                .superseded
-                .insert(&superseded_row(key, &replaced)[..], &[][..])?;
+                .keyed
+                .insert(&keyed_row(key, named)[..], &kind[..])?;
+        } else if let Some(same) = same_text_of(&item) {
+            tables
+                .same
+                .insert(&same_row(key, &same)[..], &[][..])?;
         }
     }
     let json = serde_json::to_vec(&item).expect("an item has string keys only");
@@ -125,7 +135,33 @@ fn order_row(key: &DocKey, hlc: Hlc) -> Vec<u8> {
     row
 }
 
-/// `key` replaces `replaced`.
+/// Finds a document by its key; those of a space lie in the order of their keys.
+fn keyed_row(key: &DocKey, named: &str) -> Vec<u8> {
+    let mut row = keyed_prefix(&key.space, named);
+    row.extend(key.doc.as_bytes());
+    row
+}
+
+pub(crate) fn keyed_prefix(space: &SpaceId, prefix: &str) -> Vec<u8> {
+    let mut row = space.as_bytes().to_vec();
+    row.extend(prefix.as_bytes());
+    row
+}
+
+/// Finds a document by what it says.
+fn same_row(key: &DocKey, same: &[u8; 32]) -> Vec<u8> {
+    let mut row = same_prefix(&key.space, same);
+    row.extend(key.doc.as_bytes());
+    row
+}
+
+pub(crate) fn same_prefix(space: &SpaceId, same: &[u8; 32]) -> Vec<u8> {
+    let mut row = space.as_bytes().to_vec();
+    row.extend(same);
+    row
+}
+
+/// `key` says something of `replaced`.
 fn superseded_row(key: &DocKey, replaced: &DocId) -> Vec<u8> {
     let mut row = superseded_prefix(key, replaced);
     row.extend(key.doc.as_bytes());

@@ -3,24 +3,34 @@
 use std::sync::Arc;
 
 use redb::ReadableTable;
-use rhizome_identity::SpaceId;
+use rhizome_identity::{AgentId, SpaceId};
 
 use super::{
     Applied, ListQuery, Quarantined, Shared, View, ViewError,
     apply::{STATE_APPLIED, STATE_REFUSED, STATE_WAITING},
     live::Live,
-    materialise::{decode_item, superseded_prefix},
+    materialise::{decode_item, keyed_prefix, same_prefix, superseded_prefix},
     tables::{ReadTables, guarded, with_prefix},
 };
 use crate::{
     ContextState, ContextSummary, DocId, FilePath, FileSummary, FragmentId, Hit, Kind, MAX_FILES,
-    MemoryItem, RecallError, RecallQuery,
-    document::{DocKey, RETRACTED, Shape, context_doc, file_doc},
+    MemoryItem, RecallError, RecallQuery, Standing, Voice,
+    document::{
+        ChangeMeta, DocIndex, DocKey, Shape, context_doc, file_doc, file_material, statements,
+    },
+    link::{Link, Says},
     recall::recall,
+    standing::{Judge, all_trusted},
 };
 
 /// Most documents that are named as replacing one.
 const MAX_SUPERSEDED_BY: usize = 64;
+/// Most that others say of one document that is looked at.
+const MAX_LINKS_READ: usize = 4_096;
+/// Most memories that say the same that are looked at.
+const MAX_SAME: usize = 64;
+/// Most statements of one history, and documents it leads over.
+const MAX_HISTORY: usize = 256;
 /// Items of one answer, at most.
 const MAX_LIST: usize = 10_000;
 /// Where the row of a document says its shape.
@@ -66,10 +76,22 @@ impl Reader {
     /// # Errors
     /// If the query is blank or too long, or the index or the database fails.
     pub fn recall(&self, query: &RecallQuery) -> Result<Vec<Hit>, RecallError> {
+        self.recall_judged(query, &all_trusted, &|_| true)
+    }
+
+    /// Finds memories by words, as far as their authors are taken at their word.
+    pub(crate) fn recall_judged(
+        &self,
+        query: &RecallQuery,
+        judge: Judge<'_>,
+        passes: &dyn Fn(&MemoryItem) -> bool,
+    ) -> Result<Vec<Hit>, RecallError> {
         let found = self.guarded(|| {
             let tables = self.shared.store.read()?;
-            let standing = |key: &_| Ok(item(&tables, key)?.filter(|item| !is_deleted(item)));
-            Ok(recall(&self.shared.search, query, standing))
+            Ok(recall(&self.shared.search, query, |key| {
+                let shown = item(&tables, key, judge)?;
+                Ok(shown.filter(|(item, _)| !item.retracted && passes(item)))
+            }))
         })?;
         if let Err(RecallError::Index(_)) = &found {
             self.shared.store.condemn();
@@ -82,13 +104,7 @@ impl Reader {
     /// # Errors
     /// If the database fails.
     pub fn memory(&self, space: &SpaceId, doc: &DocId) -> Result<Option<MemoryItem>, ViewError> {
-        self.guarded(|| {
-            let tables = self.shared.store.read()?;
-            match item(&tables, &DocKey::memory(*space, *doc))? {
-                Some(found) => Ok(Some(found)),
-                None => item(&tables, &DocKey::file(*space, *doc)),
-            }
-        })
+        self.memory_judged(space, doc, &all_trusted)
     }
 
     /// Returns a file that stands.
@@ -96,9 +112,21 @@ impl Reader {
     /// # Errors
     /// If the database fails.
     pub fn file(&self, space: &SpaceId, path: &FilePath) -> Result<Option<MemoryItem>, ViewError> {
+        self.file_judged(space, path, &all_trusted)
+    }
+
+    /// Returns a file that stands, without what hidden authors wrote in it.
+    pub(crate) fn file_judged(
+        &self,
+        space: &SpaceId,
+        path: &FilePath,
+        judge: Judge<'_>,
+    ) -> Result<Option<MemoryItem>, ViewError> {
         let key = DocKey::file(*space, file_doc(space, path));
-        let found = self.guarded(|| item(&self.shared.store.read()?, &key))?;
-        Ok(found.filter(|item| !is_deleted(item)))
+        let found = self.guarded(|| item(&self.shared.store.read()?, &key, judge))?;
+        Ok(found
+            .map(|(item, _)| item)
+            .filter(|item| !item.retracted))
     }
 
     /// Lists the files of a space that stand, in the order of their paths; at most
@@ -107,7 +135,72 @@ impl Reader {
     /// # Errors
     /// If the database fails.
     pub fn files(&self, space: &SpaceId) -> Result<Vec<FileSummary>, ViewError> {
-        self.guarded(|| self.read_files(space))
+        self.files_judged(space, &all_trusted)
+    }
+
+    /// Lists the files of a space that stand without what hidden authors wrote.
+    pub(crate) fn files_judged(
+        &self,
+        space: &SpaceId,
+        judge: Judge<'_>,
+    ) -> Result<Vec<FileSummary>, ViewError> {
+        self.guarded(|| self.read_files(space, judge))
+    }
+
+    /// Returns one memory, retracted or not, unless its author is hidden.
+    pub(crate) fn memory_judged(
+        &self,
+        space: &SpaceId,
+        doc: &DocId,
+        judge: Judge<'_>,
+    ) -> Result<Option<MemoryItem>, ViewError> {
+        self.guarded(|| {
+            let tables = self.shared.store.read()?;
+            let found = match item(&tables, &DocKey::memory(*space, *doc), judge)? {
+                Some(found) => Some(found),
+                None => item(&tables, &DocKey::file(*space, *doc), judge)?,
+            };
+            Ok(found.map(|(item, _)| item))
+        })
+    }
+
+    /// Returns every statement of a memory, and of those it replaces or is replaced by, the latest
+    /// first; what a hidden author said is left out.
+    pub(crate) fn history(
+        &self,
+        space: &SpaceId,
+        doc: &DocId,
+        judge: Judge<'_>,
+    ) -> Result<Vec<MemoryItem>, ViewError> {
+        self.guarded(|| self.read_history(space, doc, judge))
+    }
+
+    /// Returns the oldest memory that says what `same` stands for.
+    pub(crate) fn same(
+        &self,
+        space: &SpaceId,
+        same: &[u8; 32],
+        judge: Judge<'_>,
+    ) -> Result<Option<MemoryItem>, ViewError> {
+        self.guarded(|| {
+            let tables = self.shared.store.read()?;
+            let mut oldest: Option<MemoryItem> = None;
+            for (row, _) in with_prefix(&tables.same, &same_prefix(space, same), MAX_SAME)? {
+                let key = DocKey::memory(*space, doc_at(&row, 64)?);
+                let Some((item, standing)) = item(&tables, &key, judge)? else {
+                    continue;
+                };
+                let counts = standing == Standing::Trusted && !item.retracted;
+                if counts
+                    && oldest
+                        .as_ref()
+                        .is_none_or(|oldest| (item.hlc, item.doc) < (oldest.hlc, oldest.doc))
+                {
+                    oldest = Some(item);
+                }
+            }
+            Ok(oldest)
+        })
     }
 
     /// Lists memories, the newest first.
@@ -115,7 +208,19 @@ impl Reader {
     /// # Errors
     /// If the database fails.
     pub fn list(&self, query: &ListQuery) -> Result<Vec<MemoryItem>, ViewError> {
-        self.guarded(|| self.read_list(query))
+        self.list_judged(query, &all_trusted)
+    }
+
+    /// Lists memories, as far as their authors are taken at their word.
+    pub(crate) fn list_judged(
+        &self,
+        query: &ListQuery,
+        judge: Judge<'_>,
+    ) -> Result<Vec<MemoryItem>, ViewError> {
+        self.guarded(|| match &query.key_prefix {
+            None => self.read_list(query, judge),
+            Some(prefix) => self.read_keyed(query, prefix, judge),
+        })
     }
 
     /// Returns the context of a task.
@@ -155,15 +260,101 @@ impl Reader {
         result
     }
 
-    fn read_list(&self, query: &ListQuery) -> Result<Vec<MemoryItem>, ViewError> {
-        let limit = if query.limit == 0 {
-            DEFAULT_LIST
-        } else {
-            query.limit.min(MAX_LIST)
+    fn read_history(
+        &self,
+        space: &SpaceId,
+        doc: &DocId,
+        judge: Judge<'_>,
+    ) -> Result<Vec<MemoryItem>, ViewError> {
+        let tables = self.shared.store.read()?;
+        let mut docs = vec![*doc];
+        let mut found = Vec::new();
+        let mut at = 0;
+        while at < docs.len() && found.len() < MAX_HISTORY {
+            let key = DocKey::memory(*space, docs[at]);
+            at += 1;
+            let Some(mut live) = load(&tables, &key)? else {
+                continue;
+            };
+            let (document, index) = live.parts()?;
+            let said = statements(&key, document, index, MAX_HISTORY);
+            let beside = beside(&tables, &key, judge, Standing::Doubtful, None)?;
+            let mut is_first = true;
+            for mut item in said {
+                if judge(&Voice::of(&item)) == Standing::Hidden {
+                    continue;
+                }
+                beside.clone().note(&mut item);
+                if !is_first {
+                    // What the same document says now stands in its place.
+                    item.superseded_by.insert(0, key.doc);
+                }
+                is_first = false;
+                let next = item.supersedes.iter().chain(&item.superseded_by);
+                let next: Vec<_> = next.filter(|doc| !docs.contains(doc)).copied().collect();
+                docs.extend(next);
+                found.push(item);
+            }
+        }
+        found.sort_by_key(|item| std::cmp::Reverse((item.hlc, item.doc)));
+        found.truncate(MAX_HISTORY);
+        Ok(found)
+    }
+
+    /// Reads memories by the beginning of their keys.
+    fn read_keyed(
+        &self,
+        query: &ListQuery,
+        prefix: &str,
+        judge: Judge<'_>,
+    ) -> Result<Vec<MemoryItem>, ViewError> {
+        let limit = limit_of(query);
+        let tables = self.shared.store.read()?;
+        let mut items = Vec::new();
+        let row_prefix = match &query.space {
+            Some(space) => keyed_prefix(space, prefix),
+            None => Vec::new(),
         };
+        for row in tables.keyed.range(&row_prefix[..]..)? {
+            let (row, kind) = row?;
+            let row = row.value();
+            if !row.starts_with(&row_prefix) {
+                break;
+            }
+            if is_unwanted(query, kind.value()) {
+                continue;
+            }
+            let space = SpaceId::from_bytes(id_at(row, 0)?);
+            let key = DocKey {
+                space,
+                shape: shape_of(kind.value()),
+                doc: doc_at(row, row.len().saturating_sub(32))?,
+            };
+            let wanted = |item: &MemoryItem| {
+                (query.task.is_none() || item.task == query.task)
+                    && !item.retracted
+                    // The document's id follows the key in the row.
+                    && item.key.as_ref().is_some_and(|key| key.starts_with(prefix))
+            };
+            let found = item(&tables, &key, judge)?.map(|(item, _)| item);
+            items.extend(found.filter(wanted));
+            if items.len() >= 2 * MAX_LIST {
+                newest(&mut items, limit);
+            }
+        }
+        newest(&mut items, limit);
+        Ok(items)
+    }
+
+    fn read_list(
+        &self,
+        query: &ListQuery,
+        judge: Judge<'_>,
+    ) -> Result<Vec<MemoryItem>, ViewError> {
+        let limit = limit_of(query);
         let tables = self.shared.store.read()?;
         let wanted = |item: &MemoryItem| {
-            (query.task.is_none() || item.task == query.task) && !is_deleted(item)
+            (query.task.is_none() || item.task == query.task) && !item.retracted
         };
         let mut items = Vec::new();
         let prefix = query
@@ -175,13 +366,7 @@ impl Reader {
             if !row.value().starts_with(&prefix) {
                 break;
             }
-            let unwanted = match query.kind {
-                Some(wanted) => kind.value() != [wanted.number()],
-                None => Kind::ALL
-                    .into_iter()
-                    .any(|of| of.is_record() && kind.value() == [of.number()]),
-            };
-            if unwanted {
+            if is_unwanted(query, kind.value()) {
                 continue;
             }
             let space = SpaceId::from_bytes(id_at(row.value(), 0)?);
@@ -190,7 +375,8 @@ impl Reader {
                 shape: shape_of(kind.value()),
                 doc: doc_at(row.value(), 40)?,
             };
-            items.extend(item(&tables, &key)?.filter(wanted));
+            let found = item(&tables, &key, judge)?.map(|(item, _)| item);
+            items.extend(found.filter(wanted));
             // Rows of one space come from the newest; those of several have to be merged first.
             if query.space.is_some() && items.len() >= limit {
                 break;
@@ -235,7 +421,11 @@ impl Reader {
         Ok(contexts)
     }
 
-    fn read_files(&self, space: &SpaceId) -> Result<Vec<FileSummary>, ViewError> {
+    fn read_files(
+        &self,
+        space: &SpaceId,
+        judge: Judge<'_>,
+    ) -> Result<Vec<FileSummary>, ViewError> {
         let tables = self.shared.store.read()?;
         let mut prefix = space.as_bytes().to_vec();
         prefix.push(Shape::File as u8);
@@ -245,8 +435,14 @@ impl Reader {
             if !row.value().starts_with(&prefix) || files.len() >= MAX_FILES {
                 break;
             }
-            let file: FileSummary = serde_json::from_slice(summary.value())
+            let mut file: FileSummary = serde_json::from_slice(summary.value())
                 .map_err(|_| ViewError::Damaged("a file's summary"))?;
+            let key = DocKey::file(*space, file.doc);
+            match rejudged(&tables, &key, judge)? {
+                Rejudged::AsStored => {}
+                Rejudged::Gone => continue,
+                Rejudged::Anew(_, summary) => file = summary,
+            }
             files.extend((!file.deleted).then_some(file));
         }
         files.sort_by(|a, b| a.path.cmp(&b.path));
@@ -275,22 +471,196 @@ impl Reader {
     }
 }
 
-/// Reads one item, with what replaces it.
-fn item(tables: &ReadTables, key: &DocKey) -> Result<Option<MemoryItem>, ViewError> {
+/// What others say of a document.
+#[derive(Debug, Clone, Default)]
+struct Beside {
+    superseded_by: Vec<DocId>,
+    retracted: bool,
+    confirmations: u64,
+    confirmed_by: u64,
+}
+
+impl Beside {
+    fn note(self, item: &mut MemoryItem) {
+        item.superseded_by.extend(self.superseded_by);
+        item.retracted |= self.retracted;
+        item.confirmations += self.confirmations;
+        item.confirmed_by += self.confirmed_by;
+    }
+}
+
+/// Reads what others say of a document; what is said by a lesser voice than `least` counts for
+/// nothing, and what a doubtful one confirms never does.
+fn beside(
+    tables: &ReadTables,
+    key: &DocKey,
+    judge: Judge<'_>,
+    least: Standing,
+    author: Option<&AgentId>,
+) -> Result<Beside, ViewError> {
+    let mut beside = Beside::default();
+    let prefix = superseded_prefix(key, &key.doc);
+    for (row, value) in with_prefix(&tables.superseded, &prefix, MAX_LINKS_READ)? {
+        let link = Link::from_bytes(key, &value).ok_or(ViewError::Damaged("a row of the view"))?;
+        let standing = judge(&link.voice);
+        match link.says {
+            _ if standing < least || standing == Standing::Hidden => {}
+            Says::Replaces => {
+                if beside.superseded_by.len() < MAX_SUPERSEDED_BY {
+                    beside.superseded_by.push(doc_at(&row, 64)?);
+                }
+            }
+            Says::Retracts => beside.retracted = true,
+            Says::Confirms(times) if standing == Standing::Trusted => {
+                beside.confirmations = beside.confirmations.saturating_add(times);
+                // Its author is among those who say it anyway.
+                beside.confirmed_by += u64::from(author != Some(&link.voice.author));
+            }
+            Says::Confirms(_) => {}
+        }
+    }
+    Ok(beside)
+}
+
+/// Reads one item, with what others say of it; `None` if there is nothing that may be shown.
+///
+/// Where a doubtful or hidden author overwrote, or stands before, somebody better, the better one's
+/// statement is the memory.
+fn item(
+    tables: &ReadTables,
+    key: &DocKey,
+    judge: Judge<'_>,
+) -> Result<Option<(MemoryItem, Standing)>, ViewError> {
     let Some(row) = tables.items.get(&key.to_bytes()[..])? else {
         return Ok(None);
     };
     let mut item = decode_item(row.value())?;
-    let prefix = superseded_prefix(key, &key.doc);
-    for (row, _) in with_prefix(&tables.superseded, &prefix, MAX_SUPERSEDED_BY)? {
-        item.superseded_by.push(doc_at(&row, 64)?);
+    item.buried = String::new();
+    if key.shape == Shape::File {
+        match rejudged(tables, key, judge)? {
+            Rejudged::AsStored => {}
+            Rejudged::Gone => return Ok(None),
+            Rejudged::Anew(judged, _) => item = *judged,
+        }
     }
-    Ok(Some(item))
+    let mut standing = judge(&Voice::of(&item));
+    if standing < Standing::Trusted {
+        (item, standing) = best_statement(tables, key, item, standing, judge)?;
+    }
+    if standing == Standing::Hidden {
+        return Ok(None);
+    }
+    item.conflicts.retain(|conflict| {
+        let voice = Voice {
+            space: key.space,
+            author: conflict.author,
+            node: conflict.node,
+            fragment: conflict.id,
+            kind: conflict.kind,
+        };
+        judge(&voice) > Standing::Hidden
+    });
+    let author = item.author;
+    beside(tables, key, judge, standing, Some(&author))?.note(&mut item);
+    Ok(Some((item, standing)))
 }
 
-/// Returns whether this is a file that was deleted; why and watch still show it.
-fn is_deleted(item: &MemoryItem) -> bool {
-    item.kind == Kind::File && item.fields.contains_key(RETRACTED)
+/// What is left of a file without what hidden authors wrote in it.
+enum Rejudged {
+    /// None of them did.
+    AsStored,
+    /// Nobody else did.
+    Gone,
+    Anew(Box<MemoryItem>, FileSummary),
+}
+
+fn rejudged(
+    tables: &ReadTables,
+    key: &DocKey,
+    judge: Judge<'_>,
+) -> Result<Rejudged, ViewError> {
+    let Some(index) = tables.index.get(&key.to_bytes()[..])? else {
+        return Ok(Rejudged::AsStored);
+    };
+    let index = DocIndex::decode(index.value());
+    let index = index.ok_or(ViewError::Damaged("the index of a document"))?;
+    let counts = |change: &ChangeMeta| {
+        let voice = Voice {
+            space: key.space,
+            author: change.author,
+            node: change.node,
+            fragment: change.fragment,
+            kind: change.kind,
+        };
+        judge(&voice) > Standing::Hidden
+    };
+    // Without the document, which is costly to load.
+    if index.changes().iter().all(counts) {
+        return Ok(Rejudged::AsStored);
+    }
+    let Some(mut live) = load(tables, key)? else {
+        return Ok(Rejudged::Gone);
+    };
+    let (document, index) = live.parts()?;
+    Ok(match file_material(key, document, index, &counts) {
+        Some((item, summary)) => Rejudged::Anew(Box::new(item), summary),
+        None => Rejudged::Gone,
+    })
+}
+
+/// Returns the latest statement by the best author of a document.
+fn best_statement(
+    tables: &ReadTables,
+    key: &DocKey,
+    shown: MemoryItem,
+    standing: Standing,
+    judge: Judge<'_>,
+) -> Result<(MemoryItem, Standing), ViewError> {
+    // A memory without a key is stated once.
+    if shown.key.is_none() || key.shape != Shape::Memory {
+        return Ok((shown, standing));
+    }
+    let Some(mut live) = load(tables, key)? else {
+        return Ok((shown, standing));
+    };
+    let (document, index) = live.parts()?;
+    let mut best = (shown, standing);
+    for item in statements(key, document, index, usize::MAX) {
+        let standing = judge(&Voice::of(&item));
+        if standing > best.1 {
+            best = (item, standing);
+        }
+        if best.1 == Standing::Trusted {
+            break;
+        }
+    }
+    Ok(best)
+}
+
+fn load(tables: &ReadTables, key: &DocKey) -> Result<Option<Live>, ViewError> {
+    let row = &key.to_bytes()[..];
+    let (saved, index) = (tables.saved.get(row)?, tables.index.get(row)?);
+    let Some(saved) = saved else { return Ok(None) };
+    let index = index.as_ref().map(|row| row.value());
+    Live::from_rows(key, Some(saved.value()), index).map(Some)
+}
+
+fn limit_of(query: &ListQuery) -> usize {
+    if query.limit == 0 {
+        DEFAULT_LIST
+    } else {
+        query.limit.min(MAX_LIST)
+    }
+}
+
+/// Returns whether a kind is none that a list wants; records are in none unasked.
+fn is_unwanted(query: &ListQuery, kind: &[u8]) -> bool {
+    match query.kind {
+        Some(wanted) => kind != [wanted.number()],
+        None => Kind::ALL
+            .into_iter()
+            .any(|of| of.is_record() && kind == [of.number()]),
+    }
 }
 
 fn shape_of(kind: &[u8]) -> Shape {

@@ -39,8 +39,12 @@ const STATES: Bytes = TableDefinition::new("states");
 const WAITING: Bytes = TableDefinition::new("waiting");
 /// Refused fragment → who, where and why, JSON.
 const REFUSED: Bytes = TableDefinition::new("refused");
-/// Space, document, document that replaces it → nothing.
+/// Space, document, document that says something of it → what, and who says so.
 const SUPERSEDED: Bytes = TableDefinition::new("superseded");
+/// Space, key, document → its kind.
+const KEYED: Bytes = TableDefinition::new("keyed");
+/// Space, what is equal for memories that say the same, document → nothing.
+const SAME: Bytes = TableDefinition::new("same");
 /// Document not yet in the search index → its generation.
 const UNINDEXED: Bytes = TableDefinition::new("unindexed");
 
@@ -82,6 +86,8 @@ tables!(
     waiting: WAITING,
     refused: REFUSED,
     superseded: SUPERSEDED,
+    keyed: KEYED,
+    same: SAME,
     unindexed: UNINDEXED
 );
 

@@ -74,6 +74,9 @@ pub struct Published {
     /// Other nodes known to hold it durably; filled when `replicas` was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replicas: Vec<Named>,
+    /// Whether it says what `doc` said already: then it is counted there, and is no memory of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confirmed: bool,
 }
 
 /// `POST /v1/recall`: a question.
@@ -126,6 +129,8 @@ pub enum Trust {
     Member,
     /// Its author holds no valid certificate any more.
     Unknown,
+    /// The owner of this node does not trust its author.
+    Distrusted,
 }
 
 /// A memory as it stands now.
@@ -187,6 +192,12 @@ pub struct Memory {
     pub breaks: Vec<String>,
     /// Whose word it is.
     pub trust: Trust,
+    /// How often it was said, in the same words.
+    #[serde(default)]
+    pub confirmations: u64,
+    /// By how many agents.
+    #[serde(default)]
+    pub confirmed_by: u64,
     /// Values that stand beside each other because two authors wrote at once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conflicts: Vec<serde_json::Value>,
@@ -205,12 +216,38 @@ pub struct ListParams {
     /// Only this task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
+    /// Only those whose key begins so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_prefix: Option<String>,
     /// At most this many; 50 by default, 1,000 at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
     /// The `next` of the page before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
+}
+
+/// The query of `DELETE /v1/memory/{doc}`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RetractParams {
+    /// Name or id of the agent that takes it back; the node's own by default. Refused from a guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// Space; all readable ones by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<String>,
+}
+
+/// `GET /v1/memory/{doc}/history`: what was ever said of it, the latest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryHistory {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// Each statement as it was made; one with `superseded_by` does not hold any more, one with
+    /// the field `retracted` took the memory back.
+    pub statements: Vec<Memory>,
 }
 
 /// Memories, newest first.

@@ -253,6 +253,25 @@ pub struct AgentBody {
     pub expires_secs: Option<u64>,
 }
 
+/// The query of `DELETE /v1/agents/{agent}`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RevokeParams {
+    /// Why, for people; written into the authority log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The answer to `DELETE /v1/agents/{agent}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AgentRevoked {
+    /// Schema number.
+    #[serde(default = "schema")]
+    pub schema: u32,
+    /// Whose key counts no more: nothing it said is shown on any node that has heard of this.
+    pub agent: Named,
+}
+
 /// An agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Agent {

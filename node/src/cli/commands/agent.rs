@@ -1,11 +1,14 @@
-//! `rhizome agent create|list`.
+//! `rhizome agent create|list|revoke`.
 
 use clap::Subcommand;
 
 use super::{Context, Failure, names, seconds, short};
 use crate::{
-    api::types::mesh::{Agent, AgentBody, AgentCreated, Agents},
-    cli::ui::utc,
+    api::types::mesh::{Agent, AgentBody, AgentCreated, AgentRevoked, Agents},
+    cli::{
+        client::{encode, with_query},
+        ui::utc,
+    },
 };
 
 /// What to do with agents.
@@ -25,6 +28,15 @@ pub(crate) enum Verb {
     },
     /// List the agents of the mesh
     List,
+    /// End an agent: its key counts no more, and what it said is hidden on every node
+    #[command(after_help = "A node may end its own agents, an admin those of others.")]
+    Revoke {
+        /// Its name or id
+        agent: String,
+        /// Why, for the log that all members read
+        #[arg(long)]
+        reason: Option<String>,
+    },
 }
 
 pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
@@ -50,6 +62,15 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
             ))
         }
         Verb::List => list(context).await,
+        Verb::Revoke { agent, reason } => {
+            let path = format!("/v1/agents/{}", encode(&agent));
+            let path = with_query(&path, &[("reason", reason)]);
+            let revoked: AgentRevoked = context.client.delete(&path).await?;
+            if context.ui.is_json() {
+                return context.ui.object(&revoked);
+            }
+            context.ui.line(&format!("revoked {}", revoked.agent))
+        }
     }
 }
 

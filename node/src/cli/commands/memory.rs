@@ -1,4 +1,4 @@
-//! `rhizome memory publish|recall|show|list|watch|why`.
+//! `rhizome memory publish|recall|show|history|list|retract|watch|why|import`.
 
 mod files;
 
@@ -10,7 +10,7 @@ use futures::StreamExt;
 use super::{Context, Failure, short};
 use crate::{
     api::types::memory::{
-        Memory, MemoryList, MemoryShown, PublishBody, Published, RecallBody, Recalled, WatchEvent,
+        Memory, MemoryHistory, MemoryList, MemoryShown, PublishBody, Published, RecallBody, Recalled, WatchEvent,
         Why, WhyState,
     },
     cli::{
@@ -40,6 +40,29 @@ pub(crate) enum Verb {
         /// Document id, or a unique prefix of it
         doc: String,
     },
+    /// Show what was ever said in a memory, and in those it replaces or that replace it
+    History {
+        /// Document id
+        doc: String,
+    },
+    /// Take a memory back: no node shows it any more; its signed history stays
+    #[command(after_help = "A memory that holds a secret is hidden by this, not erased: change the secret.")]
+    Retract {
+        /// Document id
+        doc: String,
+        /// Agent to speak as, by name or id; the node's own by default
+        #[arg(long)]
+        agent: Option<String>,
+        /// Space, by name or id
+        #[arg(long)]
+        space: Option<String>,
+    },
+    /// Bring in the file of the reference MCP memory server
+    #[command(after_help = "Example:\n  rhizome memory import memory.jsonl --space findings
+
+Damaged lines are named with their number, all others are kept. What is there already is left
+alone: an import can be repeated.")]
+    Import(super::import::Import),
     /// List memories, newest first
     List {
         /// Space, by name or id
@@ -51,6 +74,9 @@ pub(crate) enum Verb {
         /// Only this task
         #[arg(long)]
         task: Option<String>,
+        /// Only those whose key begins so
+        #[arg(long, value_name = "KEY")]
+        key_prefix: Option<String>,
         /// At most this many
         #[arg(long)]
         limit: Option<usize>,
@@ -149,10 +175,22 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
         Verb::Publish(args) => publish(context, *args).await,
         Verb::Recall(args) => recall(context, args).await,
         Verb::Show { doc } => show(context, &doc).await,
+        Verb::History { doc } => history(context, &doc).await,
+        Verb::Retract { doc, agent, space } => {
+            let path = format!("/v1/memory/{}", encode(&doc));
+            let path = with_query(&path, &[("agent", agent), ("space", space)]);
+            let published: Published = context.client.delete(&path).await?;
+            if context.ui.is_json() {
+                return context.ui.object(&published);
+            }
+            context.ui.line(&format!("took back {}", published.doc))
+        }
+        Verb::Import(args) => super::import::run(context, args).await,
         Verb::List {
             space,
             kind,
             task,
+            key_prefix,
             limit,
         } => {
             let limit = limit.map(|limit| limit.to_string());
@@ -160,6 +198,7 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
                 ("space", space),
                 ("kind", kind),
                 ("task", task),
+                ("key_prefix", key_prefix),
                 ("limit", limit),
             ];
             list(context, &with_query("/v1/memory", &query)).await
@@ -205,6 +244,10 @@ async fn publish(context: &Context, args: Publish) -> Result<(), Failure> {
         published.id, published.seq
     ))?;
     context.ui.line(&format!("document {}", published.doc))?;
+    if published.confirmed {
+        let said = "it was said before in these words: counted as a confirmation";
+        context.ui.line(said)?;
+    }
     if !published.replicas.is_empty() {
         context.ui.line(&format!(
             "also durable on {}",
@@ -276,6 +319,13 @@ async fn show(context: &Context, doc: &str) -> Result<(), Failure> {
         ("runtime", memory.fingerprint.clone()),
         ("relies on", memory.requires.join("; ")),
     ];
+    if memory.confirmations > 1 {
+        let said = format!(
+            "{} times by {} agents",
+            memory.confirmations, memory.confirmed_by
+        );
+        facts.push(("said", said));
+    }
     let conflicts: Vec<_> = memory.conflicts.iter().map(ToString::to_string).collect();
     facts.push(("conflicts", conflicts.join("; ")));
     facts.extend(
@@ -286,6 +336,27 @@ async fn show(context: &Context, doc: &str) -> Result<(), Failure> {
     );
     for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
         ui.line(&format!("{name}: {}", plain(value)))?;
+    }
+    Ok(())
+}
+
+async fn history(context: &Context, doc: &str) -> Result<(), Failure> {
+    let path = format!("/v1/memory/{}/history", encode(doc));
+    let answer: MemoryHistory = context.client.get(&path).await?;
+    if context.ui.is_json() {
+        return context.ui.object(&answer);
+    }
+    for memory in &answer.statements {
+        let mark = if memory.fields.contains_key("retracted") {
+            "  (takes it back)"
+        } else if memory.superseded_by.is_empty() {
+            ""
+        } else {
+            "  (superseded)"
+        };
+        let heading = format!("{}{mark}", heading(memory));
+        context.ui.line(&context.ui.bold(&heading))?;
+        write_text(context, &memory.text, 6)?;
     }
     Ok(())
 }

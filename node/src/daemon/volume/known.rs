@@ -138,6 +138,7 @@ impl Node {
                     kind: Some(Kind::Volume),
                     task: None,
                     limit: MAX_RECORDS,
+                    ..ListQuery::default()
                 };
                 let items = replica.list(&query).map_err(fail::replica)?;
                 let mut volumes: BTreeMap<VolumeId, Known> = BTreeMap::new();
