@@ -12,8 +12,8 @@ use clap::Args;
 use rhizome_sandbox::{Accel, DriverChoice};
 use serde::{Deserialize, Serialize};
 
-pub use crate::secrets::SecretRule;
 use crate::api::types::node::Setting;
+pub use crate::secrets::SecretRule;
 
 /// The UDP port a node listens on if nothing else is said.
 pub const DEFAULT_PORT: u16 = 4580;

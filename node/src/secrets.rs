@@ -200,9 +200,17 @@ fn looks_random(value: &str) -> bool {
     let has_digit = value.bytes().any(|byte| byte.is_ascii_digit());
     let has_letter = value.bytes().any(|byte| byte.is_ascii_alphabetic());
     let lower = value.to_ascii_lowercase();
-    let stands_in = ["example", "placeholder", "your", "xxxx", "redacted", "changeme", "dummy"]
-        .iter()
-        .any(|word| lower.contains(word));
+    let stands_in = [
+        "example",
+        "placeholder",
+        "your",
+        "xxxx",
+        "redacted",
+        "changeme",
+        "dummy",
+    ]
+    .iter()
+    .any(|word| lower.contains(word));
     // Several short words joined by dashes are a name, not a key.
     let is_name = tail.len() < 12 && value.split(['-', '_', '.']).all(|word| word.len() < 12);
     has_digit && has_letter && !stands_in && !is_name && entropy(value) >= RANDOM_BITS
@@ -232,7 +240,10 @@ mod tests {
     fn planted() -> Vec<(String, &'static str)> {
         let random = "q7Zr2Lx9Vb4Nw8Tc6Yk3Hm5Jd1Ps0Fg2Rt7Ua";
         vec![
-            (format!("AKIA{}", "IOSFODNN7REALKEY"), "an AWS access key id"),
+            (
+                format!("AKIA{}", "IOSFODNN7REALKEY"),
+                "an AWS access key id",
+            ),
             (
                 format!("aws_secret_access_key = {random}{}", "9QZ"),
                 "an AWS secret access key",
@@ -268,10 +279,7 @@ mod tests {
                 format!("DEPLOY_TOKEN=\"{random}\""),
                 "a value that looks random, given to a name for secrets",
             ),
-            (
-                format!("Authorization: Bearer {random}"),
-                "a bearer token",
-            ),
+            (format!("Authorization: Bearer {random}"), "a bearer token"),
         ]
     }
 

@@ -21,9 +21,9 @@ mod read;
 mod records;
 mod request;
 mod state;
-mod voices;
 #[cfg(test)]
 mod tests;
+mod voices;
 
 use std::{
     collections::BTreeSet,
@@ -50,8 +50,7 @@ use crate::store::RecoveryReport;
 use crate::{
     ContextState, ContextSummary, DocId, Event, FilePath, FileSummary, FragmentId, Hit, IdSet,
     Lane, ListQuery, MemoryItem, RecallError, RecallQuery, Standing, Verification, Voice,
-    WatchEvent, Why,
-    view::What,
+    WatchEvent, Why, view::What,
 };
 
 /// A node's durable copy of the authority log and of its spaces, with the view on them.

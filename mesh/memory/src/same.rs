@@ -22,7 +22,9 @@ const STAMPS: [&str; 2] = ["rhizome.sandbox", "rhizome.image"];
 /// Returns whether these fields take their memory back.
 #[must_use]
 pub fn is_retracted(fields: &BTreeMap<String, String>) -> bool {
-    fields.get(RETRACTED_FIELD).is_some_and(|value| value == "1")
+    fields
+        .get(RETRACTED_FIELD)
+        .is_some_and(|value| value == "1")
 }
 
 /// Returns the draft that takes a memory back: under its own key if it has one, else under a key

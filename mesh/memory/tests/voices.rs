@@ -126,7 +126,11 @@ fn what_is_taken_back_is_gone_everywhere_but_in_its_history() {
     let plain_one = lab.publish(0, plain("the heron is grey"));
     let keyed_one = lab.publish(0, keyed("bird", "the heron is a bird"));
     for doc in [plain_one.doc, keyed_one.doc] {
-        let item = lab.replica(1).memory(&lab.mesh.space, &doc).unwrap().unwrap();
+        let item = lab
+            .replica(1)
+            .memory(&lab.mesh.space, &doc)
+            .unwrap()
+            .unwrap();
         assert!(!item.retracted);
         // Whoever may write may take back; the history says who did.
         lab.publish(1, retraction(&item));
@@ -152,7 +156,10 @@ fn what_is_taken_back_is_gone_everywhere_but_in_its_history() {
     let kept: Vec<_> = replicas.into_iter().map(|(dir, _)| dir).collect();
     std::fs::remove_dir_all(dir.join("view")).unwrap();
     let again = mesh.open(0, &dir);
-    assert_eq!(again.memory(&mesh.space, &plain_one.doc).unwrap(), item.unwrap());
+    assert_eq!(
+        again.memory(&mesh.space, &plain_one.doc).unwrap(),
+        item.unwrap()
+    );
     drop(kept);
 }
 

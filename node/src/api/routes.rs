@@ -30,9 +30,9 @@ use super::{
             Recalled, RetractParams, WatchEvent, WatchParams, Why,
         },
         mesh::{
-            AgentBody, AgentCreated, AgentRevoked, Agents, ApproveBody, Founded, InitBody, InviteBody,
-            InviteClosed, InviteCreated, Invites, JoinBody, JoinRequests, Joined, Peers, RevokeParams, SpaceBody,
-            SpaceCreated, Spaces,
+            AgentBody, AgentCreated, AgentRevoked, Agents, ApproveBody, Founded, InitBody,
+            InviteBody, InviteClosed, InviteCreated, Invites, JoinBody, JoinRequests, Joined,
+            Peers, RevokeParams, SpaceBody, SpaceCreated, Spaces,
         },
         node::{Doctor, SelfInfo, Settings, Status},
         runtime::{Runtime, RuntimeDifferences, Runtimes},

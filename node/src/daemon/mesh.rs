@@ -13,8 +13,9 @@ use crate::{
         Named, SCHEMA,
         memory::WhyRecord,
         mesh::{
-            Agent, AgentBody, AgentCreated, AgentRevoked, Agents, Founded, InitBody, JoinBody, Joined, Peer,
-            PeerPath, PeerState, PeerSync, Peers, RevokeParams, Space, SpaceBody, SpaceCreated, Spaces,
+            Agent, AgentBody, AgentCreated, AgentRevoked, Agents, Founded, InitBody, JoinBody,
+            Joined, Peer, PeerPath, PeerState, PeerSync, Peers, RevokeParams, Space, SpaceBody,
+            SpaceCreated, Spaces,
         },
     },
     config::check_name,
@@ -229,9 +230,7 @@ impl Node {
     ) -> Result<AgentRevoked, ApiError> {
         let authority = self.need_mesh()?;
         let names = Names(&authority);
-        let is_meant = |agent: &&AgentInfo| {
-            agent.id.to_string() == wanted || agent.name == wanted
-        };
+        let is_meant = |agent: &&AgentInfo| agent.id.to_string() == wanted || agent.name == wanted;
         // One's own come first: names are unique on a node alone.
         let id = match names.find_agent(&self.id(), wanted) {
             Ok(own) => own,
@@ -250,8 +249,8 @@ impl Node {
         let agent = names.agent(&id);
         let reason = params.reason.unwrap_or_default();
         self.append(move |key, authority, now| {
-            let record = issue::revoke(key, authority, id.into(), &reason, now)
-                .map_err(fail::issue)?;
+            let record =
+                issue::revoke(key, authority, id.into(), &reason, now).map_err(fail::issue)?;
             Ok((vec![record], ()))
         })
         .await?;

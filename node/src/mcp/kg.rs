@@ -307,10 +307,15 @@ mod tests {
 
     #[test]
     fn arguments_that_miss_something_are_told_in_its_words() {
-        let refused = read_arguments::<Search>("search_nodes", JsonObject::new()).err().unwrap();
+        let refused = read_arguments::<Search>("search_nodes", JsonObject::new())
+            .err()
+            .unwrap();
         let result = failed(&refused);
         let text = result.content[0].as_text().unwrap().text.clone();
-        assert!(text.starts_with("MCP error -32602: Input validation error"), "{text}");
+        assert!(
+            text.starts_with("MCP error -32602: Input validation error"),
+            "{text}"
+        );
         assert_eq!(result.is_error, Some(true));
     }
 }

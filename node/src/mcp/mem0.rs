@@ -192,7 +192,9 @@ async fn add(session: &Session, arguments: JsonObject) -> Result<CallToolResult,
         None => vec![addition(asked.text, None)],
     };
     if additions.is_empty() {
-        return Err(ApiError::bad_request("the messages say nothing to remember"));
+        return Err(ApiError::bad_request(
+            "the messages say nothing to remember",
+        ));
     }
     let mut results = Vec::with_capacity(additions.len());
     for addition in additions {
@@ -215,8 +217,7 @@ async fn search(session: &Session, arguments: JsonObject) -> Result<CallToolResu
     let filter = filter_of(&asked.filters, asked.scoped)?;
     let limit = asked.limit.unwrap_or(DEFAULT_FOUND).clamp(1, MAX_FOUND);
     let shows_expired = asked.show_expired.unwrap_or_default();
-    let mut found =
-        store::search(session, &asked.query, &filter, limit, shows_expired).await?;
+    let mut found = store::search(session, &asked.query, &filter, limit, shows_expired).await?;
     if let Some(threshold) = asked.threshold {
         found.retain(|found| found.score.is_some_and(|score| score >= threshold));
     }
@@ -272,7 +273,9 @@ async fn delete_all(session: &Session, arguments: JsonObject) -> Result<CallTool
 
 async fn entities(session: &Session) -> Result<CallToolResult, ApiError> {
     let entities = store::entities(session).await?;
-    Ok(told(json!({ "count": entities.len(), "results": entities })))
+    Ok(told(
+        json!({ "count": entities.len(), "results": entities }),
+    ))
 }
 
 /// Reads the filters, and the scopes beside them, which have to hold as well.
@@ -317,9 +320,8 @@ fn told(value: Value) -> CallToolResult {
 }
 
 /// The tools, with what this server does not do said in their descriptions.
-static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
-    serde_json::from_value(tools()).expect("the tools are written as tools")
-});
+static TOOLS: LazyLock<Vec<Tool>> =
+    LazyLock::new(|| serde_json::from_value(tools()).expect("the tools are written as tools"));
 
 fn tools() -> Value {
     let text = |what: &str| json!({ "type": "string", "description": what });
@@ -331,7 +333,8 @@ fn tools() -> Value {
             "run_id": text("The run it is about; a label within this space"),
         })
     };
-    let graph = json!({ "type": "boolean", "description": "Accepted and ignored: there is no graph here" });
+    let graph =
+        json!({ "type": "boolean", "description": "Accepted and ignored: there is no graph here" });
     let filters = json!({
         "type": "object",
         "description": "AND, OR, NOT over fields; operators eq, ne, in, nin, gt, gte, lt, lte, contains, icontains; \"*\" for any value. Fields: user_id, agent_id, app_id, run_id, created_at, updated_at, categories, keywords, author, node, kind, metadata.<name>",
@@ -359,76 +362,136 @@ fn tools() -> Value {
     };
     let id = || json!({ "memory_id": text("The id of the memory") });
     json!([
-        tool("add_memory", "Add memory",
+        tool(
+            "add_memory",
+            "Add memory",
             "Store a memory, or the messages of a conversation one by one, exactly as said (as with infer=false): nothing is inferred, summarised or merged, and no model is asked. The same text again is a confirmation of the first. Done and durable when it answers; there are no events.",
-            with(json!({
-                "text": text("What to remember; messages, if given, take its place"),
-                "messages": {
-                    "type": "array",
-                    "description": "A conversation; each message becomes a memory, system messages do not",
-                    "items": {
-                        "type": "object",
-                        "properties": { "role": text("user or assistant"), "content": text("What was said") },
-                        "required": ["role", "content"],
+            with(
+                json!({
+                    "text": text("What to remember; messages, if given, take its place"),
+                    "messages": {
+                        "type": "array",
+                        "description": "A conversation; each message becomes a memory, system messages do not",
+                        "items": {
+                            "type": "object",
+                            "properties": { "role": text("user or assistant"), "content": text("What was said") },
+                            "required": ["role", "content"],
+                        },
                     },
-                },
-                "metadata": { "type": "object", "description": "Anything to find it by" },
-                "expiration_date": text("The last day on which it is shown, YYYY-MM-DD"),
-                "infer": { "type": "boolean", "description": "Accepted and ignored: nothing is inferred" },
-                "enable_graph": graph,
-            }), &["text"], true),
-            [false, false, true]),
-        tool("search_memories", "Search memories",
+                    "metadata": { "type": "object", "description": "Anything to find it by" },
+                    "expiration_date": text("The last day on which it is shown, YYYY-MM-DD"),
+                    "infer": { "type": "boolean", "description": "Accepted and ignored: nothing is inferred" },
+                    "enable_graph": graph,
+                }),
+                &["text"],
+                true
+            ),
+            [false, false, true]
+        ),
+        tool(
+            "search_memories",
+            "Search memories",
             "Find memories by words in any order, best first, those of every profile among them. Scores compare within one answer only: the best is 1. No graph, no reranking by a model.",
-            with(json!({
-                "query": text("The words"),
-                "filters": filters,
-                "limit": { "type": "integer", "minimum": 1, "maximum": MAX_FOUND },
-                "top_k": { "type": "integer", "minimum": 1, "maximum": MAX_FOUND, "description": "The same as limit" },
-                "threshold": { "type": "number", "description": "The least score" },
-                "show_expired": { "type": "boolean" },
-                "enable_graph": graph,
-            }), &["query"], true),
-            [true, false, true]),
-        tool("get_memories", "List memories",
+            with(
+                json!({
+                    "query": text("The words"),
+                    "filters": filters,
+                    "limit": { "type": "integer", "minimum": 1, "maximum": MAX_FOUND },
+                    "top_k": { "type": "integer", "minimum": 1, "maximum": MAX_FOUND, "description": "The same as limit" },
+                    "threshold": { "type": "number", "description": "The least score" },
+                    "show_expired": { "type": "boolean" },
+                    "enable_graph": graph,
+                }),
+                &["query"],
+                true
+            ),
+            [true, false, true]
+        ),
+        tool(
+            "get_memories",
+            "List memories",
             "List memories page by page, the newest first.",
-            with(json!({
-                "filters": filters,
-                "page": { "type": "integer", "minimum": 1 },
-                "page_size": { "type": "integer", "minimum": 1, "maximum": MAX_PAGE },
-                "show_expired": { "type": "boolean" },
-                "enable_graph": graph,
-            }), &[], true),
-            [true, false, true]),
-        tool("get_memory", "Get memory", "Show one memory as it is now.",
-            with(id(), &["memory_id"], false), [true, false, true]),
-        tool("update_memory", "Update memory",
+            with(
+                json!({
+                    "filters": filters,
+                    "page": { "type": "integer", "minimum": 1 },
+                    "page_size": { "type": "integer", "minimum": 1, "maximum": MAX_PAGE },
+                    "show_expired": { "type": "boolean" },
+                    "enable_graph": graph,
+                }),
+                &[],
+                true
+            ),
+            [true, false, true]
+        ),
+        tool(
+            "get_memory",
+            "Get memory",
+            "Show one memory as it is now.",
+            with(id(), &["memory_id"], false),
+            [true, false, true]
+        ),
+        tool(
+            "update_memory",
+            "Update memory",
             "Put another text in the place of a memory's. Its id stays; what it said before stays in its history.",
-            with(json!({
-                "memory_id": text("The id of the memory"),
-                "text": text("What it says from now on"),
-                "metadata": { "type": "object", "description": "Takes the place of its metadata" },
-            }), &["memory_id", "text"], false),
-            [false, true, true]),
-        tool("delete_memory", "Delete memory",
+            with(
+                json!({
+                    "memory_id": text("The id of the memory"),
+                    "text": text("What it says from now on"),
+                    "metadata": { "type": "object", "description": "Takes the place of its metadata" },
+                }),
+                &["memory_id", "text"],
+                false
+            ),
+            [false, true, true]
+        ),
+        tool(
+            "delete_memory",
+            "Delete memory",
             "Take a memory back on every node. Its signed history stays.",
-            with(id(), &["memory_id"], false), [false, true, true]),
-        tool("delete_all_memories", "Delete all memories",
+            with(id(), &["memory_id"], false),
+            [false, true, true]
+        ),
+        tool(
+            "delete_all_memories",
+            "Delete all memories",
             "Take back every memory of a user, agent, app or run; at least one has to be named.",
-            with(json!({}), &[], true), [false, true, true]),
-        tool("delete_entities", "Delete entities",
+            with(json!({}), &[], true),
+            [false, true, true]
+        ),
+        tool(
+            "delete_entities",
+            "Delete entities",
             "Take back everything of a user, agent, app or run; at least one has to be named.",
-            with(json!({}), &[], true), [false, true, true]),
-        tool("list_entities", "List entities",
+            with(json!({}), &[], true),
+            [false, true, true]
+        ),
+        tool(
+            "list_entities",
+            "List entities",
             "List the users, agents, apps and runs that memories name, with how many each has.",
-            with(json!({}), &[], false), [true, false, true]),
-        tool("list_events", "List events",
+            with(json!({}), &[], false),
+            [true, false, true]
+        ),
+        tool(
+            "list_events",
+            "List events",
             "There are no events here: what a tool does is done when it answers. The list is empty.",
-            with(json!({}), &[], false), [true, false, true]),
-        tool("get_event_status", "Get event status",
+            with(json!({}), &[], false),
+            [true, false, true]
+        ),
+        tool(
+            "get_event_status",
+            "Get event status",
             "There are no events here: what a tool does is done when it answers.",
-            with(json!({ "event_id": text("The id of an event") }), &["event_id"], false),
-            [true, false, true]),
+            with(
+                json!({ "event_id": text("The id of an event") }),
+                &["event_id"],
+                false
+            ),
+            [true, false, true]
+        ),
     ])
 }
 
@@ -458,10 +521,14 @@ mod tests {
             };
             answer::arguments::<Search>(arguments)
         };
-        let asked = read(json!({"query": "q", "top_k": 3, "user_id": "ann", "run_id": ""})).unwrap();
+        let asked =
+            read(json!({"query": "q", "top_k": 3, "user_id": "ann", "run_id": ""})).unwrap();
         assert_eq!(asked.limit, Some(3));
         let named = asked.scoped.named();
-        assert_eq!(named.into_iter().collect::<Vec<_>>(), [("user_id".to_owned(), "ann".to_owned())]);
+        assert_eq!(
+            named.into_iter().collect::<Vec<_>>(),
+            [("user_id".to_owned(), "ann".to_owned())]
+        );
         assert!(read(json!({"limit": 3})).is_err());
     }
 }

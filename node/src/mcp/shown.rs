@@ -88,8 +88,7 @@ impl Shown {
             score,
             superseded_by: memory.superseded_by,
             breaks: memory.breaks,
-            said: (memory.confirmations > 1)
-                .then_some((memory.confirmations, memory.confirmed_by)),
+            said: (memory.confirmations > 1).then_some((memory.confirmations, memory.confirmed_by)),
             helped: 0,
             misled: 0,
             conflicts: memory.conflicts,

@@ -316,7 +316,7 @@ impl Shell {
                 kind: None,
                 task: None,
                 limit: LOOK_BACK,
-                    ..ListQuery::default()
+                ..ListQuery::default()
             };
             let mut items = blocking(move || replica.list(&query))
                 .await?

@@ -62,7 +62,11 @@ impl<R: BufRead, W: Write> Mcp<R, W> {
 
     fn receive(&mut self) -> Value {
         let mut line = String::new();
-        assert_ne!(self.reader.read_line(&mut line).unwrap(), 0, "the server is gone");
+        assert_ne!(
+            self.reader.read_line(&mut line).unwrap(),
+            0,
+            "the server is gone"
+        );
         serde_json::from_str(&line).unwrap()
     }
 
@@ -111,7 +115,9 @@ fn entity(name: &str, observations: &[&str]) -> Value {
 
 fn names(graph: &Value) -> Vec<&str> {
     let entities = graph["entities"].as_array().unwrap().iter();
-    entities.map(|entity| entity["name"].as_str().unwrap()).collect()
+    entities
+        .map(|entity| entity["name"].as_str().unwrap())
+        .collect()
 }
 
 /// Adds `entities` at once, each by a client of its own.
@@ -140,7 +146,10 @@ fn twenty_at_once_stay_and_four_nodes_have_eighty() {
     });
     let mut own = Mcp::open(&daemons[0], "profile=kg");
     let graph = own.done("read_graph", json!({}));
-    let mine = names(&graph).iter().filter(|name| name.starts_with("n0-")).count();
+    let mine = names(&graph)
+        .iter()
+        .filter(|name| name.starts_with("n0-"))
+        .count();
     assert_eq!(mine, 20);
     for daemon in &daemons {
         let mut client = Mcp::open(daemon, "profile=kg");
@@ -159,28 +168,44 @@ fn twenty_at_once_stay_and_four_nodes_have_eighty() {
 
 /// Every call with which the two servers are compared.
 fn calls() -> Vec<(&'static str, Value)> {
-    let relation = |from: &str, to: &str, what: &str| json!({"from": from, "to": to, "relationType": what});
+    let relation =
+        |from: &str, to: &str, what: &str| json!({"from": from, "to": to, "relationType": what});
     let knows = relation("Ada", "Grace", "knows");
     let lost = relation("Grace", "nobody", "seeks");
     vec![
         ("read_graph", json!({})),
         ("search_nodes", json!({"query": "Ada"})),
-        ("create_entities", json!({"entities": [
-            entity("Ada", &["wrote the first program", "met Babbage"]),
-            entity("Grace", &[]),
-            entity("ENIAC/2", &["has 18,000 valves", "适者生存"]),
-        ]})),
-        ("create_entities", json!({"entities": [entity("Ada", &["again"]), entity("Zuse", &["built the Z3"])]})),
+        (
+            "create_entities",
+            json!({"entities": [
+                entity("Ada", &["wrote the first program", "met Babbage"]),
+                entity("Grace", &[]),
+                entity("ENIAC/2", &["has 18,000 valves", "适者生存"]),
+            ]}),
+        ),
+        (
+            "create_entities",
+            json!({"entities": [entity("Ada", &["again"]), entity("Zuse", &["built the Z3"])]}),
+        ),
         ("create_relations", json!({"relations": [knows, lost]})),
-        ("create_relations", json!({"relations": [knows, relation("Ada", "Zuse", "precedes")]})),
-        ("add_observations", json!({"observations": [
-            {"entityName": "Grace", "contents": ["found a moth", "wrote A-0"]},
-            {"entityName": "Ada", "contents": ["met Babbage", "counted"]},
-        ]})),
-        ("add_observations", json!({"observations": [
-            {"entityName": "Grace", "contents": ["x"]},
-            {"entityName": "Nobody", "contents": ["y"]},
-        ]})),
+        (
+            "create_relations",
+            json!({"relations": [knows, relation("Ada", "Zuse", "precedes")]}),
+        ),
+        (
+            "add_observations",
+            json!({"observations": [
+                {"entityName": "Grace", "contents": ["found a moth", "wrote A-0"]},
+                {"entityName": "Ada", "contents": ["met Babbage", "counted"]},
+            ]}),
+        ),
+        (
+            "add_observations",
+            json!({"observations": [
+                {"entityName": "Grace", "contents": ["x"]},
+                {"entityName": "Nobody", "contents": ["y"]},
+            ]}),
+        ),
         ("read_graph", json!({})),
         ("open_nodes", json!({"names": ["Zuse", "Ada", "missing"]})),
         ("open_nodes", json!({"names": []})),
@@ -188,14 +213,26 @@ fn calls() -> Vec<(&'static str, Value)> {
         ("search_nodes", json!({"query": "18,000 val"})),
         ("search_nodes", json!({"query": "适者"})),
         ("search_nodes", json!({"query": "no such word"})),
-        ("delete_observations", json!({"deletions": [
-            {"entityName": "Ada", "observations": ["counted", "not there"]},
-            {"entityName": "not there", "observations": ["x"]},
-        ]})),
-        ("delete_relations", json!({"relations": [knows, relation("a", "b", "c")]})),
-        ("delete_entities", json!({"entityNames": ["Zuse", "not there"]})),
+        (
+            "delete_observations",
+            json!({"deletions": [
+                {"entityName": "Ada", "observations": ["counted", "not there"]},
+                {"entityName": "not there", "observations": ["x"]},
+            ]}),
+        ),
+        (
+            "delete_relations",
+            json!({"relations": [knows, relation("a", "b", "c")]}),
+        ),
+        (
+            "delete_entities",
+            json!({"entityNames": ["Zuse", "not there"]}),
+        ),
         ("read_graph", json!({})),
-        ("create_entities", json!({"entities": [entity("Zuse", &["is back"])]})),
+        (
+            "create_entities",
+            json!({"entities": [entity("Zuse", &["is back"])]}),
+        ),
         ("read_graph", json!({})),
         ("create_entities", json!({"entities": [{"name": "half"}]})),
         ("search_nodes", json!({})),
@@ -232,7 +269,10 @@ fn compare(tool: &str, arguments: &Value, theirs: &Value, ours: &Value) {
         }
         return;
     }
-    assert_eq!(ours["structuredContent"], theirs["structuredContent"], "{what}");
+    assert_eq!(
+        ours["structuredContent"], theirs["structuredContent"],
+        "{what}"
+    );
     assert_eq!(ours["content"], theirs["content"], "{what}");
 }
 
@@ -294,8 +334,7 @@ fn kg_answers_as_the_recorded_reference_does() {
     let temp = tempfile::tempdir().unwrap();
     let daemons = mesh(temp.path(), &["laptop"]);
     let mut client = Mcp::open(&daemons[0], "profile=kg");
-    let recorded: Vec<Value> =
-        serde_json::from_slice(&fs::read(recording()).unwrap()).unwrap();
+    let recorded: Vec<Value> = serde_json::from_slice(&fs::read(recording()).unwrap()).unwrap();
     let mut listed = recorded[0]["tools"].clone();
     for tool in listed.as_array_mut().unwrap() {
         // The default, which later protocols leave out.
@@ -329,9 +368,11 @@ fn kg_answers_as_the_real_reference_does() {
         let ours = client.call(tool, arguments.clone());
         compare(tool, &arguments, theirs, &ours);
     }
-    let recorded: Vec<Value> =
-        serde_json::from_slice(&fs::read(recording()).unwrap()).unwrap();
-    assert_eq!(answers, recorded, "the recording is what the reference says");
+    let recorded: Vec<Value> = serde_json::from_slice(&fs::read(recording()).unwrap()).unwrap();
+    assert_eq!(
+        answers, recorded,
+        "the recording is what the reference says"
+    );
 }
 
 #[test]
@@ -377,7 +418,10 @@ fn what_one_profile_writes_every_other_finds_with_author_and_id() {
         json!({"entities": [entity("heron", &["the heron nests in April"])]}),
     );
     let mut mem0 = Mcp::open(laptop, "profile=mem0");
-    mem0.done("add_memory", json!({"text": "the heron nests near the weir", "user_id": "ann"}));
+    mem0.done(
+        "add_memory",
+        json!({"text": "the heron nests near the weir", "user_id": "ann"}),
+    );
     laptop.post(
         "/v1/memory",
         json!({"kind": "fact", "title": "heron nests", "text": "are watched by camera", "replicas": 1}),
@@ -404,7 +448,10 @@ fn what_one_profile_writes_every_other_finds_with_author_and_id() {
     let opened = kg.done("open_nodes", json!({"names": [other]}));
     assert_eq!(names(&opened), [other.as_str()]);
     let answer = kg.call("recall", json!({"query": "heron nests"}));
-    assert!(has_all(answer["content"][0]["text"].as_str().unwrap()), "{answer}");
+    assert!(
+        has_all(answer["content"][0]["text"].as_str().unwrap()),
+        "{answer}"
+    );
     let mut mem0 = Mcp::open(cloud, "profile=mem0");
     let found = mem0.done("search_memories", json!({"query": "heron nests"}));
     assert!(has_all(&found.to_string()), "{found}");
@@ -412,7 +459,12 @@ fn what_one_profile_writes_every_other_finds_with_author_and_id() {
         assert_eq!(hit["rhizome"]["author"], "laptop");
         assert!(hit["rhizome"]["fragment"].is_string());
     }
-    assert!(found["note"].as_str().unwrap().contains("never instructions"));
+    assert!(
+        found["note"]
+            .as_str()
+            .unwrap()
+            .contains("never instructions")
+    );
 }
 
 #[test]
@@ -422,9 +474,8 @@ fn sessions_side_by_side_see_their_own_space_alone() {
     let laptop = &daemons[0];
     laptop.post("/v1/spaces", json!({"name": "private"}));
     let spaces = ["findings", "private"];
-    let mut clients = spaces.map(|space| {
-        Mcp::open(laptop, &format!("profile=kg,native,mem0&space={space}"))
-    });
+    let mut clients =
+        spaces.map(|space| Mcp::open(laptop, &format!("profile=kg,native,mem0&space={space}")));
     for n in 0..10 {
         for (client, space) in clients.iter_mut().zip(spaces) {
             let observation = format!("the pelican of {space} number {n}");
@@ -439,12 +490,19 @@ fn sessions_side_by_side_see_their_own_space_alone() {
             ("search_nodes", json!({"query": "pelican"})),
             ("read_graph", json!({})),
             ("recall", json!({"query": "pelican", "limit": 50})),
-            ("search_memories", json!({"query": "pelican", "user_id": "ann"})),
+            (
+                "search_memories",
+                json!({"query": "pelican", "user_id": "ann"}),
+            ),
             ("get_memories", json!({"filters": {"user_id": "*"}})),
         ];
         for (tool, arguments) in asked {
             let answer = client.call(tool, arguments).to_string();
-            assert!(answer.contains(&format!("pelican of {own}")) || answer.contains(&format!("seen in {own}")), "{tool}: {answer}");
+            assert!(
+                answer.contains(&format!("pelican of {own}"))
+                    || answer.contains(&format!("seen in {own}")),
+                "{tool}: {answer}"
+            );
             assert!(!answer.contains(&format!("pelican of {other}")), "{tool}");
             assert!(!answer.contains(&format!("seen in {other}")), "{tool}");
         }
@@ -467,13 +525,25 @@ fn an_import_serves_what_is_whole_and_names_what_is_not() {
         if json {
             command.arg("--json");
         }
-        let done = command.args(["memory", "import"]).arg(&file).output().unwrap();
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let done = command
+            .args(["memory", "import"])
+            .arg(&file)
+            .output()
+            .unwrap();
+        assert!(
+            done.status.success(),
+            "{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
         String::from_utf8(done.stdout).unwrap()
     };
     let report: Value = serde_json::from_str(&import(true)).unwrap();
     assert_eq!(
-        (&report["entities"], &report["observations"], &report["relations"]),
+        (
+            &report["entities"],
+            &report["observations"],
+            &report["relations"]
+        ),
         (&json!(1), &json!(2), &json!(1)),
         "{report}"
     );
@@ -481,12 +551,21 @@ fn an_import_serves_what_is_whole_and_names_what_is_not() {
     assert_eq!(report["damaged"][0]["line"], 2);
     let mut client = Mcp::open(laptop, "profile=kg");
     let graph = client.done("read_graph", json!({}));
-    assert_eq!(graph["entities"], json!([{"name": "kept", "entityType": "t", "observations": ["x", "y"]}]));
+    assert_eq!(
+        graph["entities"],
+        json!([{"name": "kept", "entityType": "t", "observations": ["x", "y"]}])
+    );
     assert_eq!(graph["relations"].as_array().unwrap().len(), 1);
     // Once more: nothing is new, and nothing is said twice.
     let again = import(false);
-    assert!(again.contains("imported 0 entities, 0 observations and 0 relations"), "{again}");
-    assert!(again.contains("line 2: the line ends in the middle of its JSON"), "{again}");
+    assert!(
+        again.contains("imported 0 entities, 0 observations and 0 relations"),
+        "{again}"
+    );
+    assert!(
+        again.contains("line 2: the line ends in the middle of its JSON"),
+        "{again}"
+    );
     assert_eq!(client.done("read_graph", json!({})), graph);
 }
 
@@ -500,10 +579,14 @@ fn mem0_keeps_what_is_said_by_scope() {
         let results = done["results"].as_array().unwrap().clone();
         (results, done)
     };
-    let (first, _) = add(json!({"text": "Ann likes tea", "user_id": "ann", "metadata": {"topic": "drinks", "rank": 3}}));
+    let (first, _) = add(
+        json!({"text": "Ann likes tea", "user_id": "ann", "metadata": {"topic": "drinks", "rank": 3}}),
+    );
     assert_eq!(first[0]["event"], "ADD");
     let id = first[0]["id"].clone();
-    let (again, _) = add(json!({"text": "Ann  likes TEA", "user_id": "ann", "metadata": {"topic": "drinks", "rank": 3}}));
+    let (again, _) = add(
+        json!({"text": "Ann  likes TEA", "user_id": "ann", "metadata": {"topic": "drinks", "rank": 3}}),
+    );
     assert_eq!((&again[0]["event"], &again[0]["id"]), (&json!("NONE"), &id));
     let (other, _) = add(json!({"text": "Ann likes tea", "user_id": "bob"}));
     assert_ne!(other[0]["id"], id, "another user, another memory");
@@ -528,23 +611,77 @@ fn mem0_keeps_what_is_said_by_scope() {
     };
     let all = ["Noted: Lisbon", "I moved to Lisbon", "Ann likes tea"];
     assert_eq!(listed(&mut client, json!({"user_id": "ann"})), all);
-    assert_eq!(listed(&mut client, json!({"filters": {"user_id": "ann"}, "page": 2, "page_size": 2})), [all[2]]);
-    assert_eq!(listed(&mut client, json!({"filters": {"AND": [{"user_id": "ann"}, {"run_id": "*"}]}})).len(), 2);
-    assert_eq!(listed(&mut client, json!({"filters": {"metadata": {"rank": {"gte": 3}}}})), [all[2]]);
-    assert_eq!(listed(&mut client, json!({"filters": {"NOT": [{"user_id": "ann"}]}})), [all[2]]);
-    assert_eq!(listed(&mut client, json!({"filters": {"keywords": {"icontains": "lisbon"}}})).len(), 2);
-    assert_eq!(listed(&mut client, json!({"user_id": "ann", "show_expired": true})).len(), 4);
-    let refused = client.failed("get_memories", json!({"filters": {"user_id": {"like": "a"}}}));
+    assert_eq!(
+        listed(
+            &mut client,
+            json!({"filters": {"user_id": "ann"}, "page": 2, "page_size": 2})
+        ),
+        [all[2]]
+    );
+    assert_eq!(
+        listed(
+            &mut client,
+            json!({"filters": {"AND": [{"user_id": "ann"}, {"run_id": "*"}]}})
+        )
+        .len(),
+        2
+    );
+    assert_eq!(
+        listed(
+            &mut client,
+            json!({"filters": {"metadata": {"rank": {"gte": 3}}}})
+        ),
+        [all[2]]
+    );
+    assert_eq!(
+        listed(
+            &mut client,
+            json!({"filters": {"NOT": [{"user_id": "ann"}]}})
+        ),
+        [all[2]]
+    );
+    assert_eq!(
+        listed(
+            &mut client,
+            json!({"filters": {"keywords": {"icontains": "lisbon"}}})
+        )
+        .len(),
+        2
+    );
+    assert_eq!(
+        listed(&mut client, json!({"user_id": "ann", "show_expired": true})).len(),
+        4
+    );
+    let refused = client.failed(
+        "get_memories",
+        json!({"filters": {"user_id": {"like": "a"}}}),
+    );
     assert!(refused.contains("`like` is no operator"), "{refused}");
 
-    let found = client.done("search_memories", json!({"query": "where does she live: Lisbon", "user_id": "ann", "limit": 1}));
+    let found = client.done(
+        "search_memories",
+        json!({"query": "where does she live: Lisbon", "user_id": "ann", "limit": 1}),
+    );
     let found = &found["results"][0];
-    assert_eq!((&found["score"], &found["user_id"]), (&json!(1.0), &json!("ann")), "{found}");
+    assert_eq!(
+        (&found["score"], &found["user_id"]),
+        (&json!(1.0), &json!("ann")),
+        "{found}"
+    );
 
-    let updated = client.done("update_memory", json!({"memory_id": id, "text": "Ann likes coffee"}));
-    assert_eq!((&updated["id"], &updated["memory"]), (&id, &json!("Ann likes coffee")));
+    let updated = client.done(
+        "update_memory",
+        json!({"memory_id": id, "text": "Ann likes coffee"}),
+    );
+    assert_eq!(
+        (&updated["id"], &updated["memory"]),
+        (&id, &json!("Ann likes coffee"))
+    );
     assert_eq!(updated["metadata"]["topic"], "drinks");
-    let updated = client.done("update_memory", json!({"memory_id": id, "text": "Ann likes mate"}));
+    let updated = client.done(
+        "update_memory",
+        json!({"memory_id": id, "text": "Ann likes mate"}),
+    );
     assert_eq!(updated["id"], id);
     let got = client.done("get_memory", json!({"memory_id": id}));
     assert_eq!(got["memory"], "Ann likes mate");
@@ -552,15 +689,30 @@ fn mem0_keeps_what_is_said_by_scope() {
     assert_eq!(now, ["Ann likes mate", all[0], all[1]]);
 
     let entities = client.done("list_entities", json!({}));
-    let ann = entities["results"].as_array().unwrap().iter().find(|one| one["id"] == "ann");
+    let ann = entities["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["id"] == "ann");
     assert_eq!(ann.unwrap()["total_memories"], 4, "{entities}");
     client.done("delete_memory", json!({"memory_id": id}));
-    assert!(client.failed("get_memory", json!({"memory_id": id})).contains("no memory"));
-    assert_eq!(listed(&mut client, json!({"user_id": "ann"})), [all[0], all[1]]);
+    assert!(
+        client
+            .failed("get_memory", json!({"memory_id": id}))
+            .contains("no memory")
+    );
+    assert_eq!(
+        listed(&mut client, json!({"user_id": "ann"})),
+        [all[0], all[1]]
+    );
     let unnamed = client.failed("delete_all_memories", json!({}));
     assert!(unnamed.contains("at least one of"), "{unnamed}");
     let deleted = client.done("delete_all_memories", json!({"user_id": "ann"}));
     assert_eq!(deleted["deleted"], 3);
     assert_eq!(listed(&mut client, json!({})), [all[2]], "bob's is there");
-    assert!(client.failed("get_event_status", json!({"event_id": "e"})).contains("no events"));
+    assert!(
+        client
+            .failed("get_event_status", json!({"event_id": "e"}))
+            .contains("no events")
+    );
 }

@@ -130,7 +130,10 @@ fn the_same_text_five_hundred_times_is_one_memory_and_few_bytes() {
     let grown = size_of(&segments) - before;
     assert!(grown < 64 * 1024, "the segments grew by {grown} bytes");
     let grown = size_of(&laptop.dir).saturating_sub(all_before);
-    assert!(grown < 2 * 1024 * 1024, "the directory grew by {grown} bytes");
+    assert!(
+        grown < 2 * 1024 * 1024,
+        "the directory grew by {grown} bytes"
+    );
     // What was counted is there after a restart.
     let dir = cloud.dir.clone();
     let mut daemons = daemons;
@@ -148,7 +151,10 @@ fn of_two_favourites_the_second_is_on_top_and_history_shows_both() {
     let first = laptop.post("/v1/memory", keyed("the favourite editor is ed"));
     let second = laptop.post("/v1/memory", keyed("the favourite editor is vi"));
     assert_eq!(first["doc"], second["doc"]);
-    assert_eq!(titles(laptop, "favourite editor"), ["the favourite editor is vi"]);
+    assert_eq!(
+        titles(laptop, "favourite editor"),
+        ["the favourite editor is vi"]
+    );
     let doc = second["doc"].as_str().unwrap();
     let history = laptop.get(&format!("/v1/memory/{doc}/history"));
     let said = history["statements"].as_array().unwrap();
@@ -156,14 +162,19 @@ fn of_two_favourites_the_second_is_on_top_and_history_shows_both() {
     assert_eq!(said[0]["id"], second["id"]);
     assert_eq!(said[0]["superseded_by"], json!([]));
     assert_eq!(said[1]["id"], first["id"]);
-    assert_eq!(said[1]["superseded_by"], json!([doc]), "the first is marked");
+    assert_eq!(
+        said[1]["superseded_by"],
+        json!([doc]),
+        "the first is marked"
+    );
 
     // With documents of their own the first is found as well, marked and below.
-    let plain = |title: &str, supersedes: &[&Value]| {
-        json!({"kind": "preference", "title": title, "supersedes": supersedes})
-    };
+    let plain = |title: &str, supersedes: &[&Value]| json!({"kind": "preference", "title": title, "supersedes": supersedes});
     let first = laptop.post("/v1/memory", plain("tea is the drink of choice", &[]));
-    let second = laptop.post("/v1/memory", plain("coffee is the drink now", &[&first["doc"]]));
+    let second = laptop.post(
+        "/v1/memory",
+        plain("coffee is the drink now", &[&first["doc"]]),
+    );
     let found = hits(laptop, "drink of choice");
     assert_eq!(found[0]["doc"], second["doc"]);
     assert_eq!(found[1]["superseded_by"], json!([second["doc"]]));
@@ -173,7 +184,10 @@ fn of_two_favourites_the_second_is_on_top_and_history_shows_both() {
 
     let (status, taken) = laptop.ask("DELETE", &format!("/v1/memory/{doc}"), None);
     assert_eq!(status, 200, "{taken}");
-    assert_eq!(titles(laptop, "drink of choice"), ["coffee is the drink now"]);
+    assert_eq!(
+        titles(laptop, "drink of choice"),
+        ["coffee is the drink now"]
+    );
     let gone = laptop.ask("GET", &format!("/v1/memory/{doc}"), None);
     assert_eq!((gone.0, code(&gone)), (404, "not_found"));
     let why = laptop.get(&format!("/v1/why/{}", first["id"].as_str().unwrap()));
@@ -205,7 +219,11 @@ fn orders_of_a_doubtful_key_stand_below_and_a_revoked_one_is_hidden() {
     assert_eq!(found.len(), 2);
     assert_eq!(found[0]["doc"], good["doc"], "{found:?}");
     assert_eq!(found[0]["trust"], "member");
-    assert_eq!(found[0]["superseded_by"], json!([]), "it replaces nothing here");
+    assert_eq!(
+        found[0]["superseded_by"],
+        json!([]),
+        "it replaces nothing here"
+    );
     assert_eq!(found[1]["trust"], "distrusted");
     assert_eq!(found[1]["author"]["name"], "stranger");
     // Revoked where it was certified, it is hidden everywhere.
@@ -240,16 +258,43 @@ fn a_live_looking_key_reaches_no_node_and_no_index() {
     let planted = format!("ghp_{}", "q7Zr2Lx9Vb4Nw8Tc6Yk3Hm5Jd1Ps0Fg2Rt7U");
     let text = format!("clone with the token {planted} please");
     let bodies = [
-        ("/v1/memory", json!({"kind": "fact", "title": "how to clone", "text": text})),
+        (
+            "/v1/memory",
+            json!({"kind": "fact", "title": "how to clone", "text": text}),
+        ),
         ("/v1/memory", json!({"kind": "fact", "title": text})),
-        ("/v1/memory", json!({"kind": "fact", "title": "t", "tags": [planted]})),
-        ("/v1/memory", json!({"kind": "fact", "title": "t", "key": planted})),
-        ("/v1/memory", json!({"kind": "fact", "title": "t", "evidence": [text]})),
-        ("/v1/memory", json!({"kind": "fact", "title": "t", "fields": {"f": text}})),
-        ("/v1/memory", json!({"kind": "fact", "title": "t", "task": planted})),
-        ("/v1/context/checkpoint", json!({"task": "clone", "goal": text})),
-        ("/v1/context/checkpoint", json!({"task": "clone", "next": ["a", text]})),
-        ("/v1/context/checkpoint", json!({"task": planted, "goal": "g"})),
+        (
+            "/v1/memory",
+            json!({"kind": "fact", "title": "t", "tags": [planted]}),
+        ),
+        (
+            "/v1/memory",
+            json!({"kind": "fact", "title": "t", "key": planted}),
+        ),
+        (
+            "/v1/memory",
+            json!({"kind": "fact", "title": "t", "evidence": [text]}),
+        ),
+        (
+            "/v1/memory",
+            json!({"kind": "fact", "title": "t", "fields": {"f": text}}),
+        ),
+        (
+            "/v1/memory",
+            json!({"kind": "fact", "title": "t", "task": planted}),
+        ),
+        (
+            "/v1/context/checkpoint",
+            json!({"task": "clone", "goal": text}),
+        ),
+        (
+            "/v1/context/checkpoint",
+            json!({"task": "clone", "next": ["a", text]}),
+        ),
+        (
+            "/v1/context/checkpoint",
+            json!({"task": planted, "goal": "g"}),
+        ),
     ];
     for (path, body) in &bodies {
         let refused = laptop.ask("POST", path, Some(body.clone()));
@@ -272,7 +317,11 @@ fn a_live_looking_key_reaches_no_node_and_no_index() {
         let found = hits(&daemons[1], "clone token please");
         found
             .iter()
-            .any(|hit| hit["text"].as_str().is_some_and(|text| text.contains("[redacted: a GitHub token]")))
+            .any(|hit| {
+                hit["text"]
+                    .as_str()
+                    .is_some_and(|text| text.contains("[redacted: a GitHub token]"))
+            })
             .then_some(())
     });
     let dirs: Vec<_> = daemons.iter().map(|daemon| daemon.dir.clone()).collect();
@@ -281,7 +330,11 @@ fn a_live_looking_key_reaches_no_node_and_no_index() {
     }
     for dir in dirs {
         let found = holding(&dir, planted.as_bytes());
-        assert_eq!(found, [""; 0].map(std::path::PathBuf::from), "the key was kept");
+        assert_eq!(
+            found,
+            [""; 0].map(std::path::PathBuf::from),
+            "the key was kept"
+        );
         let log = fs::read_to_string(dir.with_extension("log")).unwrap_or_default();
         assert!(!log.contains(&planted));
     }

@@ -20,8 +20,7 @@ use super::{
 };
 use crate::{
     ComposeContext, ComposeError, Composed, FRAGMENT_VERSION, FileText, Fragment, Header, Hlc,
-    LogError,
-    MAX_AUTH_HEADS, MAX_BODY, View, fragment::Unsigned, now_ms, view::What,
+    LogError, MAX_AUTH_HEADS, MAX_BODY, View, fragment::Unsigned, now_ms, view::What,
 };
 
 /// How often a publish begins anew because what it built on is gone, or because too many changes of

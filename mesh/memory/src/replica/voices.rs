@@ -53,8 +53,7 @@ impl Inner {
         }
         match authority.agent(&voice.author) {
             Some(info)
-                if info.node == voice.node
-                    && info.not_after_ms.is_none_or(|end| now_ms <= end) =>
+                if info.node == voice.node && info.not_after_ms.is_none_or(|end| now_ms <= end) =>
             {
                 Standing::Trusted
             }

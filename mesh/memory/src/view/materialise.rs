@@ -98,13 +98,9 @@ fn renew(
     if before.is_none() {
         let kind = [item.kind.number()];
         if let Some(named) = &item.key {
-            tables
-                .keyed
-                .insert(&keyed_row(key, named)[..], &kind[..])?;
+            tables.keyed.insert(&keyed_row(key, named)[..], &kind[..])?;
         } else if let Some(same) = same_text_of(&item) {
-            tables
-                .same
-                .insert(&same_row(key, &same)[..], &[][..])?;
+            tables.same.insert(&same_row(key, &same)[..], &[][..])?;
         }
     }
     let json = serde_json::to_vec(&item).expect("an item has string keys only");

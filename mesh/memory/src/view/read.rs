@@ -124,9 +124,7 @@ impl Reader {
     ) -> Result<Option<MemoryItem>, ViewError> {
         let key = DocKey::file(*space, file_doc(space, path));
         let found = self.guarded(|| item(&self.shared.store.read()?, &key, judge))?;
-        Ok(found
-            .map(|(item, _)| item)
-            .filter(|item| !item.retracted))
+        Ok(found.map(|(item, _)| item).filter(|item| !item.retracted))
     }
 
     /// Lists the files of a space that stand, in the order of their paths; at most
@@ -346,11 +344,7 @@ impl Reader {
         Ok(items)
     }
 
-    fn read_list(
-        &self,
-        query: &ListQuery,
-        judge: Judge<'_>,
-    ) -> Result<Vec<MemoryItem>, ViewError> {
+    fn read_list(&self, query: &ListQuery, judge: Judge<'_>) -> Result<Vec<MemoryItem>, ViewError> {
         let limit = limit_of(query);
         let tables = self.shared.store.read()?;
         let wanted = |item: &MemoryItem| {
@@ -421,11 +415,7 @@ impl Reader {
         Ok(contexts)
     }
 
-    fn read_files(
-        &self,
-        space: &SpaceId,
-        judge: Judge<'_>,
-    ) -> Result<Vec<FileSummary>, ViewError> {
+    fn read_files(&self, space: &SpaceId, judge: Judge<'_>) -> Result<Vec<FileSummary>, ViewError> {
         let tables = self.shared.store.read()?;
         let mut prefix = space.as_bytes().to_vec();
         prefix.push(Shape::File as u8);
@@ -574,11 +564,7 @@ enum Rejudged {
     Anew(Box<MemoryItem>, FileSummary),
 }
 
-fn rejudged(
-    tables: &ReadTables,
-    key: &DocKey,
-    judge: Judge<'_>,
-) -> Result<Rejudged, ViewError> {
+fn rejudged(tables: &ReadTables, key: &DocKey, judge: Judge<'_>) -> Result<Rejudged, ViewError> {
     let Some(index) = tables.index.get(&key.to_bytes()[..])? else {
         return Ok(Rejudged::AsStored);
     };

@@ -12,9 +12,7 @@ use super::{Context, Failure};
 use crate::{
     api::types::{
         SCHEMA,
-        import::{
-            ImportBody, ImportEntity, ImportRelation, ImportReport, Imported, RefusedLine,
-        },
+        import::{ImportBody, ImportEntity, ImportRelation, ImportReport, Imported, RefusedLine},
     },
     cli::ui::plain,
     mcp::kg::import::{Line, MAX_LINE, parse},
@@ -118,11 +116,7 @@ impl Importer<'_> {
             space: self.space.clone(),
             ..body
         };
-        let answer: Imported = self
-            .context
-            .client
-            .post("/v1/memory/import", &body)
-            .await?;
+        let answer: Imported = self.context.client.post("/v1/memory/import", &body).await?;
         self.report.entities += answer.entities;
         self.report.observations += answer.observations;
         self.report.relations += answer.relations;
@@ -154,7 +148,8 @@ pub(crate) async fn run(context: &Context, args: Import) -> Result<(), Failure> 
     let mut steps = context.ui.progress();
     let (mut line, mut done) = (Vec::new(), 0);
     loop {
-        let read = read_line(&mut file, &mut line).map_err(|error| unreadable(&args.file, error))?;
+        let read =
+            read_line(&mut file, &mut line).map_err(|error| unreadable(&args.file, error))?;
         if read == 0 {
             break;
         }
@@ -219,7 +214,9 @@ fn tell(context: &Context, report: &ImportReport) -> Result<(), Failure> {
     }
     let rest = report.damaged.len().saturating_sub(MAX_NAMED);
     if rest > 0 {
-        ui.line(&format!("{rest} more lines could not be used; `--json` names them"))?;
+        ui.line(&format!(
+            "{rest} more lines could not be used; `--json` names them"
+        ))?;
     }
     Ok(())
 }

@@ -10,8 +10,8 @@ use futures::StreamExt;
 use super::{Context, Failure, short};
 use crate::{
     api::types::memory::{
-        Memory, MemoryHistory, MemoryList, MemoryShown, PublishBody, Published, RecallBody, Recalled, WatchEvent,
-        Why, WhyState,
+        Memory, MemoryHistory, MemoryList, MemoryShown, PublishBody, Published, RecallBody,
+        Recalled, WatchEvent, Why, WhyState,
     },
     cli::{
         client::{encode, with_query},
@@ -46,7 +46,9 @@ pub(crate) enum Verb {
         doc: String,
     },
     /// Take a memory back: no node shows it any more; its signed history stays
-    #[command(after_help = "A memory that holds a secret is hidden by this, not erased: change the secret.")]
+    #[command(
+        after_help = "A memory that holds a secret is hidden by this, not erased: change the secret."
+    )]
     Retract {
         /// Document id
         doc: String,
@@ -58,10 +60,12 @@ pub(crate) enum Verb {
         space: Option<String>,
     },
     /// Bring in the file of the reference MCP memory server
-    #[command(after_help = "Example:\n  rhizome memory import memory.jsonl --space findings
+    #[command(
+        after_help = "Example:\n  rhizome memory import memory.jsonl --space findings
 
 Damaged lines are named with their number, all others are kept. What is there already is left
-alone: an import can be repeated.")]
+alone: an import can be repeated."
+    )]
     Import(super::import::Import),
     /// List memories, newest first
     List {

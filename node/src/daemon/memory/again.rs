@@ -129,15 +129,19 @@ impl Again {
     /// Returns the counts to publish now.
     fn due(&self, now: Option<Instant>) -> Vec<((SpaceId, DocId, AgentId), LocalAgent, Hash, u64)> {
         let state = self.state();
-        let is_due = |count: &Count| {
-            count.now > count.published && now.is_none_or(|now| count.due <= now)
-        };
+        let is_due =
+            |count: &Count| count.now > count.published && now.is_none_or(|now| count.due <= now);
         let due = state.counts.iter().filter(|(_, count)| is_due(count));
         due.map(|(key, count)| (*key, count.agent.clone(), count.fingerprint, count.now))
             .collect()
     }
 
-    fn note_published(&self, key: &(SpaceId, DocId, AgentId), times: u64, receipt: Option<Published>) {
+    fn note_published(
+        &self,
+        key: &(SpaceId, DocId, AgentId),
+        times: u64,
+        receipt: Option<Published>,
+    ) {
         let mut state = self.state();
         if let Some(count) = state.counts.get_mut(key) {
             count.publishings += 1;
@@ -195,7 +199,9 @@ impl Node {
             }
         }
         let replica = self.replica.clone();
-        let draft_key = confirmation(&item.doc, &agent.id(), 0).key.unwrap_or_default();
+        let draft_key = confirmation(&item.doc, &agent.id(), 0)
+            .key
+            .unwrap_or_default();
         let doc = keyed_doc(&item.space, Kind::Confirmation, &draft_key);
         let space = item.space;
         let before = blocking(move || replica.memory(&space, &doc))

@@ -136,7 +136,9 @@ impl Node {
         }
         let authority = self.replica.authority();
         let is_meant = |id: &dyn ToString, name: &str| {
-            wanted.iter().any(|wanted| *wanted == name || *wanted == id.to_string())
+            wanted
+                .iter()
+                .any(|wanted| *wanted == name || *wanted == id.to_string())
         };
         let agents = authority
             .agents()

@@ -210,7 +210,12 @@ mod tests {
         let mut graph = graph(&[entity("evil", "person"), entity("good", "person")]);
         let doc = entity("evil", "").doc(&SpaceId::from_bytes([1; 32]));
         graph.parts.get_mut(&doc).unwrap().standing = Standing::Doubtful;
-        let names: Vec<_> = graph.shown().entities.iter().map(|e| e.name.clone()).collect();
+        let names: Vec<_> = graph
+            .shown()
+            .entities
+            .iter()
+            .map(|e| e.name.clone())
+            .collect();
         assert_eq!(names, ["good", "evil"]);
     }
 

@@ -72,7 +72,10 @@ mod tests {
     #[test]
     fn what_is_damaged_says_how() {
         for (line, says) in [
-            (&br#"{"type":"entity","name":"a","ent"#[..], "ends in the middle"),
+            (
+                &br#"{"type":"entity","name":"a","ent"#[..],
+                "ends in the middle",
+            ),
             (br#"{"type":"entity","name":"a"}"#, "entityType"),
             (br#"{"type":"ship"}"#, "`ship`"),
             (br#"{"name":"a"}"#, "no `type`"),

@@ -269,7 +269,10 @@ impl Place<'_> {
         // The reference answers in the order of the graph.
         let wanted: BTreeSet<&String> = names.iter().collect();
         let in_order = graph.entities.iter().map(|entity| &entity.name);
-        let in_order: Vec<String> = in_order.filter(|name| wanted.contains(name)).cloned().collect();
+        let in_order: Vec<String> = in_order
+            .filter(|name| wanted.contains(name))
+            .cloned()
+            .collect();
         let mut shown = graph.only(&in_order);
         for doc in names.iter().filter_map(|name| name.strip_prefix(OTHER)) {
             if let Ok(found) = self.node.show(self.caller, doc, self.space).await {

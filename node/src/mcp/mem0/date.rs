@@ -69,7 +69,11 @@ pub(crate) fn from_ms(ms: u64) -> String {
     let of_year = of_era - (365 * of_400 + of_400 / 4 - of_400 / 100);
     let shifted = (5 * of_year + 2) / 153;
     let day = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
     let year = of_400 + era * 400 + i64::from(month <= 2);
     let (seconds, ms) = (of_day / 1_000, of_day % 1_000);
     format!(
@@ -122,8 +126,17 @@ mod tests {
     #[test]
     fn what_is_no_date_is_none() {
         for text in [
-            "", "2026", "2026-13-01", "2026-02-29", "2026-00-10", "2026-1-1", "tomorrow!!",
-            "2026-11-30T25:00:00Z", "2026-11-30Tnoon", "２０２６-11-30", "2026-11-30T12:00:00+99:00",
+            "",
+            "2026",
+            "2026-13-01",
+            "2026-02-29",
+            "2026-00-10",
+            "2026-1-1",
+            "tomorrow!!",
+            "2026-11-30T25:00:00Z",
+            "2026-11-30Tnoon",
+            "２０２６-11-30",
+            "2026-11-30T12:00:00+99:00",
         ] {
             assert_eq!(to_ms(text), None, "{text}");
         }

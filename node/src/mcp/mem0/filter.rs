@@ -290,7 +290,10 @@ mod tests {
             (json!({"n": {"gt": 4, "lte": 5.0}}), true),
             (json!({"n": {"gt": 5}}), false),
             (json!({"n": {"gte": "5"}}), false),
-            (json!({"created_at": {"gte": "2026-11-30", "lt": "2026-12-01"}}), true),
+            (
+                json!({"created_at": {"gte": "2026-11-30", "lt": "2026-12-01"}}),
+                true,
+            ),
             (json!({"created_at": {"gt": "2026-11-30T12:00:00Z"}}), false),
             (json!({"categories": {"contains": "food"}}), true),
             (json!({"categories": {"contains": "travel"}}), false),

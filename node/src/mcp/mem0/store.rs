@@ -15,10 +15,7 @@ use super::{
 };
 use crate::{
     api::types::memory::{Memory, PublishBody, Published, RetractParams, Trust},
-    daemon::{
-        fail,
-        node::blocking,
-    },
+    daemon::{fail, node::blocking},
     error::ApiError,
     mcp::session::Session,
 };
@@ -142,7 +139,11 @@ impl Fields for Found {
             "categories" | "tags" => self.categories.iter().cloned().map(Value::from).collect(),
             "created_at" | "timestamp" => text(&self.created_at),
             "updated_at" => text(&self.updated_at),
-            "expiration_date" => self.expiration_date.as_deref().map(text).unwrap_or_default(),
+            "expiration_date" => self
+                .expiration_date
+                .as_deref()
+                .map(text)
+                .unwrap_or_default(),
             "kind" | "memory_type" => text(&self.rhizome.kind),
             "author" => vec![
                 Value::from(self.rhizome.author.as_str()),
@@ -150,9 +151,11 @@ impl Fields for Found {
             ],
             "node" => text(&self.rhizome.node),
             "space" => text(&self.rhizome.space),
-            scope if SCOPES.contains(&scope) => {
-                self.scopes.get(scope).map(|one| text(one)).unwrap_or_default()
-            }
+            scope if SCOPES.contains(&scope) => self
+                .scopes
+                .get(scope)
+                .map(|one| text(one))
+                .unwrap_or_default(),
             // Any other name is one of the metadata.
             other => {
                 let key = other.strip_prefix("metadata.").unwrap_or(other);
@@ -215,14 +218,21 @@ async fn publish(
     if text.trim().is_empty() {
         return Err(ApiError::bad_request("the memory says nothing"));
     }
-    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or(text);
+    let line = text
+        .lines()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or(text);
     let title = rhizome_sandbox::clip(line, MAX_TITLE).to_owned();
     let body = PublishBody {
         agent: session.agent.clone(),
         space: session.space.clone(),
         kind: "fact".to_owned(),
         // What fits the title is not said twice.
-        text: if title == text { String::new() } else { text.to_owned() },
+        text: if title == text {
+            String::new()
+        } else {
+            text.to_owned()
+        },
         title,
         tags,
         task: session.task.clone(),
@@ -249,7 +259,10 @@ pub(crate) async fn search(
     let passes = move |item: &MemoryItem| {
         is_current(item, shows_expired, today) && {
             let authority = looking.replica.authority();
-            filter.passes(&Found::of(looking.memory_of(&authority, item.clone()), None))
+            filter.passes(&Found::of(
+                looking.memory_of(&authority, item.clone()),
+                None,
+            ))
         }
     };
     let hits = node.recall_where(scope, query, limit, passes).await?;
@@ -369,10 +382,10 @@ pub(crate) async fn update(
 ) -> Result<Found, ApiError> {
     let item = latest(session, id).await?;
     if item.key.is_some() {
-        return Err(
-            ApiError::bad_request("this memory is kept by another profile under a key of its own")
-                .hint("change it with the tools it was made with, or add a memory beside it"),
-        );
+        return Err(ApiError::bad_request(
+            "this memory is kept by another profile under a key of its own",
+        )
+        .hint("change it with the tools it was made with, or add a memory beside it"));
     }
     let mut fields = item.fields.clone();
     fields.retain(|name, _| !name.starts_with("rhizome."));
@@ -407,8 +420,7 @@ async fn delete_found(session: &Session, space: SpaceId, doc: DocId) -> Result<(
     let is_of_it = |item: &&MemoryItem| {
         item.doc == doc
             || (first.is_some()
-                && (item.fields.get(ID) == first.as_ref()
-                    || Some(item.doc.to_string()) == first))
+                && (item.fields.get(ID) == first.as_ref() || Some(item.doc.to_string()) == first))
     };
     let docs: BTreeSet<DocId> = said
         .iter()
@@ -458,9 +470,7 @@ pub(crate) async fn entities(session: &Session) -> Result<Vec<Value>, ApiError> 
     for found in &all {
         for (scope, value) in &found.scopes {
             let entity = scope.strip_suffix("_id").unwrap_or(scope);
-            let count = counts
-                .entry((entity, value))
-                .or_insert((0, u64::MAX, 0));
+            let count = counts.entry((entity, value)).or_insert((0, u64::MAX, 0));
             count.0 += 1;
             count.1 = count.1.min(found.at_ms);
             count.2 = count.2.max(found.at_ms);
