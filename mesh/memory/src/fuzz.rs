@@ -9,7 +9,7 @@ use bytes::Bytes;
 use rhizome_identity::{AgentKey, Hash, MeshId, NodeId, NodeKey, RecordId, SpaceId};
 
 use crate::{
-    DocId, FRAGMENT_VERSION, Fragment, FragmentId, Header, Hlc, Kind, fence,
+    DocId, FRAGMENT_VERSION, FilePath, Fragment, FragmentId, Header, Hlc, Kind, TreePath, fence,
     store::record::{FORMAT, HEAD, Head, RecordKind, StoreKey, Tip},
 };
 
@@ -22,6 +22,7 @@ pub const TARGETS: &[Target] = &[
     ("header", header, headers),
     ("change", change, changes),
     ("segment", segment, segments),
+    ("file_path", file_path, file_paths),
 ];
 
 /// A fragment has one spelling.
@@ -45,6 +46,29 @@ pub fn header(bytes: &[u8]) {
 /// A change is refused or decoded behind the fence; its claims alone reserve nothing.
 pub fn change(bytes: &[u8]) {
     fence::probe::probe(bytes);
+}
+
+/// A path stays in the tree and has one spelling; so does a directory's.
+pub fn file_path(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Ok(path) = FilePath::parse(&text) {
+        assert_eq!(path.as_str(), text, "a second spelling of a path");
+        let below = std::path::Path::new(path.below());
+        let is_name = |part| matches!(part, std::path::Component::Normal(_));
+        assert!(
+            below.components().all(is_name),
+            "a path that leaves the tree"
+        );
+        assert_eq!(below.components().count(), path.names().count());
+        assert!(
+            path.parents()
+                .all(|parent| FilePath::parse(parent.as_str()).is_ok())
+        );
+    }
+    if let Ok(tree) = TreePath::parse(&text) {
+        assert_eq!(tree.is_root(), tree.file().is_none());
+        assert!(text.starts_with(tree.as_str()));
+    }
 }
 
 /// A damaged segment is read up to the damage and found again behind it.
@@ -117,6 +141,16 @@ fn headers() -> Vec<Vec<u8>> {
 
 fn changes() -> Vec<Vec<u8>> {
     fence::probe::seeds()
+}
+
+fn file_paths() -> Vec<Vec<u8>> {
+    [
+        "/memories/notes.md",
+        "/memories/a/../%2e%2e",
+        "/memories/\u{fc}/\u{ff0e}/",
+    ]
+    .map(|path| path.as_bytes().to_vec())
+    .to_vec()
 }
 
 fn segments() -> Vec<Vec<u8>> {

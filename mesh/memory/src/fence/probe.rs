@@ -80,9 +80,9 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let by = actor(&AUTHOR, &file.doc);
     let (create, _) = write_file(&mut doc, by, &heads, AT, &path(), &create).expect("a short text");
     vec![
-        [&[2], content(&create)].concat(),
         [&[0], content(&error)].concat(),
         [&[1], content(&patch)].concat(),
+        [&[2], content(&create)].concat(),
     ]
 }
 
