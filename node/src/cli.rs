@@ -13,8 +13,8 @@ pub(crate) use self::ui::utc;
 use self::{
     client::Client,
     commands::{
-        agent, api, audit, context, daemon, e2b, image, invite, mcp, memory, mesh, node, quota, resume,
-        runtime, sandbox, secret, snapshot, space, token, usage, volume,
+        agent, api, audit, context, daemon, e2b, image, invite, mcp, memory, mesh, node, quota,
+        resume, runtime, sandbox, secret, snapshot, space, token, usage, volume,
     },
     failure::Failure,
     ui::Ui,

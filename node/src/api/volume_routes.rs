@@ -18,8 +18,7 @@ use super::{
     types::volume::{
         PackChunks, PackChunksBody, VolumeAttachBody, VolumeBody, VolumeCheckpointBody,
         VolumeCommitted, VolumeDetachBody, VolumeDiff, VolumeForgetBody, VolumeForgotten,
-        VolumeHoldBody, VolumeLog, VolumeShown,
-        VolumeVersionBody, Volumes,
+        VolumeHoldBody, VolumeLog, VolumeShown, VolumeVersionBody, Volumes,
     },
 };
 use crate::{
