@@ -21,7 +21,7 @@ use super::{
 use crate::{
     api::{
         exec_routes::{be_patient, upgrade_of},
-        extract::Params,
+        extract::{Params, read_body},
         serve::Patience,
     },
     daemon::{caller::Caller, node::Node},
@@ -40,6 +40,8 @@ pub(super) async fn open(
     mut request: Request,
 ) -> Result<Response, ApiError> {
     let upgrade = upgrade_of(&mut request, PIPE_PROTOCOL)?;
+    // What a client sends along would else be the beginning of its first message.
+    read_body(request.into_body()).await?;
     let permit = caller.stream_permit(&node)?;
     let (session, profiles) = Session::open(Arc::clone(&node), caller, query).await?;
     be_patient(slow);

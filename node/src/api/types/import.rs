@@ -2,7 +2,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::schema;
+use super::schema_number;
 
 /// `POST /v1/memory/import`: some lines of the file that the reference MCP memory server keeps.
 ///
@@ -53,7 +53,7 @@ pub struct ImportRelation {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Imported {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// Entities that are new.
     pub entities: u64,
@@ -81,7 +81,7 @@ pub struct RefusedLine {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImportReport {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// Lines that were read.
     pub lines: u64,

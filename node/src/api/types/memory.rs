@@ -243,7 +243,7 @@ pub struct RetractParams {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryHistory {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// Each statement as it was made; one with `superseded_by` does not hold any more, one with
     /// the field `retracted` took the memory back.

@@ -266,7 +266,7 @@ pub struct RevokeParams {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AgentRevoked {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// Whose key counts no more: nothing it said is shown on any node that has heard of this.
     pub agent: Named,

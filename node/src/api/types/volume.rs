@@ -203,7 +203,7 @@ pub struct VolumeForgetBody {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeForgotten {
     /// Schema number.
-    #[serde(default = "schema")]
+    #[serde(default = "schema_number")]
     pub schema: u32,
     /// The versions that are forgotten now.
     pub forgotten: Vec<String>,
