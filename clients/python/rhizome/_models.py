@@ -10,10 +10,12 @@ __all__ = [
     "Agent",
     "AgentBody",
     "AgentCreated",
+    "AgentRevoked",
     "Agents",
     "Ancestor",
     "ApproveBody",
     "ArchiveBody",
+    "Arriving",
     "Artifact",
     "AttachBody",
     "AuditEntry",
@@ -37,6 +39,7 @@ __all__ = [
     "DownBody",
     "Drained",
     "Driver",
+    "E2bDoor",
     "EgressUsage",
     "EntryOfArtifact",
     "EntryOfDecision",
@@ -81,6 +84,10 @@ __all__ = [
     "Images",
     "ImagesRemoved",
     "ImportBody",
+    "ImportBody2",
+    "ImportEntity",
+    "ImportRelation",
+    "Imported",
     "InitBody",
     "InviteBody",
     "InviteClosed",
@@ -94,6 +101,7 @@ __all__ = [
     "Lease",
     "LeaseBody",
     "Memory",
+    "MemoryHistory",
     "MemoryList",
     "MemoryShown",
     "Mended",
@@ -137,6 +145,7 @@ __all__ = [
     "Recalled",
     "RecipeBody",
     "Recovery",
+    "RefusedLine",
     "Replicated",
     "RestoreBody",
     "ResumeBody",
@@ -192,6 +201,8 @@ __all__ = [
     "VolumeConflict",
     "VolumeDetachBody",
     "VolumeDiff",
+    "VolumeForgetBody",
+    "VolumeForgotten",
     "VolumeHoldBody",
     "VolumeLog",
     "VolumeShown",
@@ -271,6 +282,17 @@ class AgentCreated(Model):
 
 
 @dataclass(frozen=True)
+class AgentRevoked(Model):
+    """The answer to `DELETE /v1/agents/{agent}`."""
+
+    # Whose key counts no more: nothing it said is shown on any node that has heard of this.
+    agent: Named
+    # Schema number.
+    schema: int
+    _nested: ClassVar[Dict[str, str]] = {'agent': 'Named'}
+
+
+@dataclass(frozen=True)
 class Agents(Model):
     """`GET /v1/agents`."""
 
@@ -305,6 +327,18 @@ class ArchiveBody(Model):
 
     # The file, on the daemon's machine; an absolute path.
     path: str
+
+
+@dataclass(frozen=True)
+class Arriving(Model):
+    """Disks that come behind a sandbox which goes on already."""
+
+    # Bytes of the disks.
+    bytes: int
+    # Bytes that are not here yet.
+    left: int
+    # Why it is paused until more is here, if it asked for what no node gave.
+    waits: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -657,6 +691,26 @@ class Driver(Model):
     name: str
     # `kvm` or `tcg`; absent until the first sandbox has shown it.
     accel: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class E2bDoor(Model):
+    """`GET /v1/e2b`: where clients of E2B are answered, and what they have to know."""
+
+    # What stands behind `<port>-<sandbox>.` and `api.`, with the port.
+    domain: str
+    # Whether that domain was asked for, rather than being `localhost`.
+    domain_mode: bool
+    # Schema number.
+    schema: int
+    # Whether TLS is spoken.
+    tls: bool
+    # Address of the control plane.
+    url: str
+    # File of the certificate to trust, if so.
+    ca: Optional[str] = None
+    # The key to send; any will do if absent.
+    key: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -1211,6 +1265,10 @@ class Hit(Model):
     at_ms: int
     # Who said it.
     author: Named
+    # How often it was said, in the same words.
+    confirmations: int
+    # By how many agents.
+    confirmed_by: int
     # Documents it builds on.
     depends_on: List[str]
     # Document id.
@@ -1242,7 +1300,7 @@ class Hit(Model):
     # Title.
     title: str
     # Whose word it is.
-    trust: Union[Literal['own'], Literal['member'], Literal['unknown']]
+    trust: Union[Literal['own'], Literal['member'], Literal['unknown'], Literal['distrusted']]
     # What it relies on and the reader's runtime does not have: do not trust it there.
     breaks: Optional[List[str]] = None
     # Values that stand beside each other because two authors wrote at once.
@@ -1418,6 +1476,21 @@ class ImagesRemoved(Model):
 
 @dataclass(frozen=True)
 class ImportBody(Model):
+    """`POST /v1/memory/import`: some lines of the file that the reference MCP memory server keeps. What is there already is left alone, so that an import can be repeated."""
+
+    # Name or id of the agent that says it; the node's own agent by default. Refused from a guest.
+    agent: Optional[str] = None
+    # Entities, each with its line; one may come several times, with other observations.
+    entities: Optional[List[ImportEntity]] = None
+    # Relations, each with its line.
+    relations: Optional[List[ImportRelation]] = None
+    # Name or id of the space; may be left out where there is only one.
+    space: Optional[str] = None
+    _nested: ClassVar[Dict[str, str]] = {'entities': '[ImportEntity]', 'relations': '[ImportRelation]'}
+
+
+@dataclass(frozen=True)
+class ImportBody2(Model):
     """`POST /v1/images/import`; the answer is a stream of progress and then `ImageBuilt`."""
 
     # Absolute path on the node's host: an OCI layout, or an archive.
@@ -1428,6 +1501,53 @@ class ImportBody(Model):
     reference: Optional[str] = None
     # Whether it is a bare root file system.
     rootfs: Optional[bool] = None
+
+
+@dataclass(frozen=True)
+class ImportEntity(Model):
+    """An entity of an import."""
+
+    # Its type.
+    entity_type: str
+    # Its line in the file, from 1.
+    line: int
+    # Its name.
+    name: str
+    # What is known of it.
+    observations: Optional[List[str]] = None
+
+
+@dataclass(frozen=True)
+class ImportRelation(Model):
+    """A relation of an import."""
+
+    # Where it starts.
+    from_: str
+    # Its line in the file, from 1.
+    line: int
+    # What it is.
+    relation_type: str
+    # Where it ends.
+    to: str
+
+
+@dataclass(frozen=True)
+class Imported(Model):
+    """The answer to `ImportBody`; all of it durable on this node."""
+
+    # Entities that are new.
+    entities: int
+    # What was there already.
+    known: int
+    # Observations that are new.
+    observations: int
+    # What was not taken, and why.
+    refused: List[RefusedLine]
+    # Relations that are new.
+    relations: int
+    # Schema number.
+    schema: int
+    _nested: ClassVar[Dict[str, str]] = {'refused': '[RefusedLine]'}
 
 
 @dataclass(frozen=True)
@@ -1649,6 +1769,10 @@ class Memory(Model):
     at_ms: int
     # Who said it.
     author: Named
+    # How often it was said, in the same words.
+    confirmations: int
+    # By how many agents.
+    confirmed_by: int
     # Documents it builds on.
     depends_on: List[str]
     # Document id.
@@ -1678,7 +1802,7 @@ class Memory(Model):
     # Title.
     title: str
     # Whose word it is.
-    trust: Union[Literal['own'], Literal['member'], Literal['unknown']]
+    trust: Union[Literal['own'], Literal['member'], Literal['unknown'], Literal['distrusted']]
     # What it relies on and the reader's runtime does not have: do not trust it there.
     breaks: Optional[List[str]] = None
     # Values that stand beside each other because two authors wrote at once.
@@ -1692,6 +1816,17 @@ class Memory(Model):
     # Task, if it belongs to one.
     task: Optional[str] = None
     _nested: ClassVar[Dict[str, str]] = {'author': 'Named', 'node': 'Named', 'space': 'Named'}
+
+
+@dataclass(frozen=True)
+class MemoryHistory(Model):
+    """`GET /v1/memory/{doc}/history`: what was ever said of it, the latest first."""
+
+    # Schema number.
+    schema: int
+    # Each statement as it was made; one with `superseded_by` does not hold any more, one with the field `retracted` took the memory back.
+    statements: List[Memory]
+    _nested: ClassVar[Dict[str, str]] = {'statements': '[Memory]'}
 
 
 @dataclass(frozen=True)
@@ -1715,6 +1850,10 @@ class MemoryShown(Model):
     at_ms: int
     # Who said it.
     author: Named
+    # How often it was said, in the same words.
+    confirmations: int
+    # By how many agents.
+    confirmed_by: int
     # Documents it builds on.
     depends_on: List[str]
     # Document id.
@@ -1746,7 +1885,7 @@ class MemoryShown(Model):
     # Title.
     title: str
     # Whose word it is.
-    trust: Union[Literal['own'], Literal['member'], Literal['unknown']]
+    trust: Union[Literal['own'], Literal['member'], Literal['unknown'], Literal['distrusted']]
     # What it relies on and the reader's runtime does not have: do not trust it there.
     breaks: Optional[List[str]] = None
     # Values that stand beside each other because two authors wrote at once.
@@ -2193,6 +2332,8 @@ class Published(Model):
     seq: int
     # The space it went to.
     space: str
+    # Whether it says what `doc` said already: then it is counted there, and is no memory of its own.
+    confirmed: Optional[bool] = None
     # Other nodes known to hold it durably; filled when `replicas` was asked for.
     replicas: Optional[List[Named]] = None
     _nested: ClassVar[Dict[str, str]] = {'replicas': '[Named]'}
@@ -2324,6 +2465,16 @@ class Recovery(Model):
 
 
 @dataclass(frozen=True)
+class RefusedLine(Model):
+    """A line, or a part of one, that was not taken."""
+
+    # Its number in the file, from 1.
+    line: int
+    # Why.
+    reason: str
+
+
+@dataclass(frozen=True)
 class Replicated(Model):
     """Where a snapshot is kept, beside the node it was taken on."""
 
@@ -2407,6 +2558,8 @@ class Resumed(Model):
     vcpus: int
     # The agent it works for.
     agent: Optional[Named] = None
+    # What of its disks is still on its way, while it runs ahead of them.
+    arriving: Optional[Arriving] = None
     # How long it took to boot, in milliseconds.
     boot_ms: Optional[int] = None
     # Who keeps what it slept in last, if other nodes know of it.
@@ -2431,7 +2584,7 @@ class Resumed(Model):
     wake_on: Optional[List[WakeOn]] = None
     # What woke it last, if nobody asked for it.
     woken_by: Optional[WokenBy] = None
-    _nested: ClassVar[Dict[str, str]] = {'spaces': '[Named]', 'agent': 'Named', 'copies': 'Copies', 'lease': 'Lease', 'node': 'Named', 'wake_on': '[WakeOn]', 'woken_by': 'WokenBy'}
+    _nested: ClassVar[Dict[str, str]] = {'spaces': '[Named]', 'agent': 'Named', 'arriving': 'Arriving', 'copies': 'Copies', 'lease': 'Lease', 'node': 'Named', 'wake_on': '[WakeOn]', 'woken_by': 'WokenBy'}
 
 
 @dataclass(frozen=True)
@@ -2518,6 +2671,8 @@ class Sandbox(Model):
     vcpus: int
     # The agent it works for.
     agent: Optional[Named] = None
+    # What of its disks is still on its way, while it runs ahead of them.
+    arriving: Optional[Arriving] = None
     # How long it took to boot, in milliseconds.
     boot_ms: Optional[int] = None
     # Who keeps what it slept in last, if other nodes know of it.
@@ -2540,7 +2695,7 @@ class Sandbox(Model):
     wake_on: Optional[List[WakeOn]] = None
     # What woke it last, if nobody asked for it.
     woken_by: Optional[WokenBy] = None
-    _nested: ClassVar[Dict[str, str]] = {'spaces': '[Named]', 'agent': 'Named', 'copies': 'Copies', 'lease': 'Lease', 'node': 'Named', 'wake_on': '[WakeOn]', 'woken_by': 'WokenBy'}
+    _nested: ClassVar[Dict[str, str]] = {'spaces': '[Named]', 'agent': 'Named', 'arriving': 'Arriving', 'copies': 'Copies', 'lease': 'Lease', 'node': 'Named', 'wake_on': '[WakeOn]', 'woken_by': 'WokenBy'}
 
 
 @dataclass(frozen=True)
@@ -2610,6 +2765,8 @@ class SandboxCreated(Model):
     vcpus: int
     # The agent it works for.
     agent: Optional[Named] = None
+    # What of its disks is still on its way, while it runs ahead of them.
+    arriving: Optional[Arriving] = None
     # How long it took to boot, in milliseconds.
     boot_ms: Optional[int] = None
     # Who keeps what it slept in last, if other nodes know of it.
@@ -2632,7 +2789,7 @@ class SandboxCreated(Model):
     wake_on: Optional[List[WakeOn]] = None
     # What woke it last, if nobody asked for it.
     woken_by: Optional[WokenBy] = None
-    _nested: ClassVar[Dict[str, str]] = {'spaces': '[Named]', 'agent': 'Named', 'copies': 'Copies', 'lease': 'Lease', 'node': 'Named', 'wake_on': '[WakeOn]', 'woken_by': 'WokenBy'}
+    _nested: ClassVar[Dict[str, str]] = {'spaces': '[Named]', 'agent': 'Named', 'arriving': 'Arriving', 'copies': 'Copies', 'lease': 'Lease', 'node': 'Named', 'wake_on': '[WakeOn]', 'woken_by': 'WokenBy'}
 
 
 @dataclass(frozen=True)
@@ -3426,6 +3583,28 @@ class VolumeDiff(Model):
 
 
 @dataclass(frozen=True)
+class VolumeForgetBody(Model):
+    """The body of `POST /v1/volumes/{volume}/forget`: one of both."""
+
+    # How many of the newest are kept.
+    keep: Optional[int] = None
+    # Versions, or prefixes of their ids.
+    versions: Optional[List[str]] = None
+
+
+@dataclass(frozen=True)
+class VolumeForgotten(Model):
+    """The answer to `POST /v1/volumes/{volume}/forget`."""
+
+    # The versions that are forgotten now.
+    forgotten: List[str]
+    # How many there are still.
+    kept: int
+    # Schema number.
+    schema: int
+
+
+@dataclass(frozen=True)
 class VolumeHoldBody(Model):
     """What a node asks another to keep."""
 
@@ -3592,7 +3771,7 @@ class WatchEvent(Model):
     # Title; the task for a checkpoint.
     title: str
     # Whose word it is.
-    trust: Union[Literal['own'], Literal['member'], Literal['unknown']]
+    trust: Union[Literal['own'], Literal['member'], Literal['unknown'], Literal['distrusted']]
     # Task, if it belongs to one.
     task: Optional[str] = None
     _nested: ClassVar[Dict[str, str]] = {'author': 'Named', 'node': 'Named', 'space': 'Named'}

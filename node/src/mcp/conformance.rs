@@ -113,11 +113,7 @@ async fn elicit(
 ) -> Result<Value, ErrorData> {
     let params = json!({"message": message, "requestedSchema": schema});
     let params: ElicitRequestParams = serde_json::from_value(params).unwrap();
-    let request = ServerRequest::ElicitRequest(ElicitRequest {
-        method: Default::default(),
-        params,
-        extensions: Default::default(),
-    });
+    let request = ServerRequest::ElicitRequest(ElicitRequest::new(params));
     let answer = context.peer.send_request(request).await;
     let answer = answer.map_err(|error| ErrorData::internal_error(error.to_string(), None))?;
     Ok(serde_json::to_value(answer).unwrap())

@@ -117,7 +117,7 @@ fn text_of(
     for element in document.list_range(object, ..) {
         let shown = written_by(index, &element.id()).is_some_and(|(_, change)| counts(change));
         let value = Value::from(element.value);
-        if let Some(character) = value.to_str().filter(|_| shown) {
+        if let Some(character) = value.as_str().filter(|_| shown) {
             text.push_str(character);
         }
     }
