@@ -149,6 +149,8 @@ impl Replica {
         agent: &AgentKey,
         request: &FileRequest,
     ) -> Result<Edited, PublishError> {
+        // An edit is of the file as it stands: with all that is durable here.
+        self.inner().caught_up();
         let what = What::File(&request.path, &request.edit);
         let (published, text) =
             self.inner()

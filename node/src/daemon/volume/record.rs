@@ -209,7 +209,11 @@ impl Record {
                 author: bounded(text("author")?, MAX_NAME)?,
                 at_ms: text("at_ms")?.parse().ok()?,
                 message: bounded(text("message")?, MAX_MESSAGE)?,
-                forgotten: text("forgotten") == Some("true"),
+                forgotten: match text("forgotten") {
+                    None => false,
+                    Some("true") => true,
+                    Some(_) => return None,
+                },
             }),
             "attached" => Self::Attached(AttachedRecord {
                 volume,
@@ -304,10 +308,11 @@ mod tests {
             // Under another's key, or without any one of its fields, it is none.
             let other = format!("{} x", key);
             assert_eq!(Record::parse(&other, &draft.fields), None);
-            for name in draft.fields.keys().filter(|name| *name != "last") {
+            for name in draft.fields.keys() {
                 let mut fields = draft.fields.clone();
                 fields.remove(name);
-                assert_eq!(Record::parse(&key, &fields), None, "{name}");
+                let is_needed = !["last", "forgotten"].contains(&name.as_str());
+                assert_eq!(Record::parse(&key, &fields).is_none(), is_needed, "{name}");
                 fields.insert(name.clone(), "x".repeat(5_000));
                 assert_eq!(Record::parse(&key, &fields), None, "{name}");
             }
