@@ -40,6 +40,7 @@ const MODULES: &[&str] = &[
     "files::",
     "http::",
     "mcp::",
+    "profiles::",
     "views::",
 ];
 

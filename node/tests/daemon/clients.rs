@@ -203,7 +203,7 @@ fn the_examples_run_with_recorded_models() {
         example
             .env("RHIZOME_URL", &node.url)
             .env("RHIZOME_TOKEN", &node.token)
-            .arg(root().join("examples").join(name))
+            .arg(root().join("clients/examples").join(name))
             .arg("--recorded");
         let said = succeeds(example);
         assert!(said.contains("done"), "{name}: {said}");
