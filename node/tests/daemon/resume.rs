@@ -12,7 +12,7 @@ use crate::{
 
 /// Counts in memory, ten times a second, and writes down where it is.
 pub(crate) const COUNTER: &str = "cd /root; echo uncommitted > notes; echo 1000 > count; \
-    (setsid sh -c 'n=1000; while :; do n=$((n+1)); echo $n > count; sleep 0.1; done' \
+    (setsid sh -c 'n=1000; while :; do n=$((n+1)); echo $n > next; mv next count; sleep 0.1; done' \
     > /dev/null 2>&1 < /dev/null &)";
 
 pub(crate) fn out(daemon: &Daemon, script: &str) -> String {
