@@ -71,6 +71,9 @@ use pool::Pool;
 use tally::Counts;
 use usage::LastReadings;
 
+/// How often a directory that is locked is asked for again, and after how long each time.
+const LOCK_TRIES: u32 = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
 /// Connections of all guests that wait for the node to take them; a full queue makes guests wait.
 const DOOR_QUEUE: usize = 64;
 /// Time that monitors have to be gone when the node goes down.
@@ -159,7 +162,7 @@ impl Sandboxes {
         driver: Arc<dyn VmmDriver>,
     ) -> Result<(Self, mpsc::Receiver<DoorConnection>), SandboxError> {
         let dir = config.dir.clone();
-        let lock = lock(&dir)?;
+        let lock = lock_soon(&dir).await?;
         let images = ImageStore::open(&config)?;
         let chunks_dir = config.chunks_dir.clone();
         let chunks = tokio::task::spawn_blocking(move || ChunkStore::open(&chunks_dir));
@@ -478,6 +481,19 @@ fn find(infos: Vec<SandboxInfo>, wanted: &str) -> Result<SandboxInfo, SandboxErr
 }
 
 /// Takes the directory for this daemon alone.
+///
+/// A daemon that was killed while it started a program leaves a child, which holds the lock until it
+/// has become that program; so a lock that is held is asked for a few times.
+async fn lock_soon(dir: &Path) -> Result<File, SandboxError> {
+    for _ in 0..LOCK_TRIES {
+        match lock(dir) {
+            Err(SandboxError::InUse { .. }) => tokio::time::sleep(LOCK_PAUSE).await,
+            other => return other,
+        }
+    }
+    lock(dir)
+}
+
 fn lock(dir: &std::path::Path) -> Result<File, SandboxError> {
     let directory = |source| directory(dir)(source);
     make_private_dir(dir).map_err(directory)?;
