@@ -126,15 +126,15 @@ fn timed(calls: usize, mut call: impl FnMut(usize)) -> Vec<Duration> {
 fn report(name: &str, call: &str, mut took: Vec<Duration>) {
     took.sort();
     let total: Duration = took.iter().sum();
-    let at = |share: f64| {
-        let place = (took.len() as f64 * share) as usize;
+    let at = |percent: usize| {
+        let place = took.len() * percent / 100;
         took[place.min(took.len() - 1)].as_secs_f64() * 1_000.0
     };
     let rate = took.len() as f64 / total.as_secs_f64();
     println!(
         "{name:<26} {call:<9} {rate:>10.0} {:>10.2} {:>10.2}",
-        at(0.5),
-        at(0.99)
+        at(50),
+        at(99)
     );
 }
 

@@ -545,10 +545,10 @@ fn tidy(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(tidy),
         Value::Object(fields) => {
             for (name, field) in fields {
-                if name == "description" || name == "title" {
-                    if let Value::String(text) = field {
-                        *text = plain(text);
-                    }
+                if (name == "description" || name == "title")
+                    && let Value::String(text) = field
+                {
+                    *text = plain(text);
                 }
                 tidy(field);
             }

@@ -247,7 +247,7 @@ fn whose(host: &str, domain: Option<&str>, uri: &Uri, headers: &HeaderMap) -> Wh
     let port = text(headers, PORT_HEADER).map(str::parse::<u16>);
     let other_port = matches!(port, Some(Ok(port)) if port != ENVD_PORT);
     // A program in a sandbox may have paths like ours: then a port is named, and no key is sent.
-    if CONTROL.contains(&first) && !(other_port && !headers.contains_key("x-api-key")) {
+    if CONTROL.contains(&first) && (!other_port || headers.contains_key("x-api-key")) {
         return Whose::Control;
     }
     match (text(headers, ID_HEADER), port) {

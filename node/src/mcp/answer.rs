@@ -44,7 +44,7 @@ pub(crate) fn of(outcome: Result<CallToolResult, ApiError>) -> CallToolResult {
 pub(crate) fn arguments<T: DeserializeOwned>(arguments: JsonObject) -> Result<T, ApiError> {
     let value = serde_json::Value::Object(arguments);
     // The transports bound a message; a memory's own bound is told where it is published.
-    debug_assert!(super::MAX_MESSAGE_BYTES > MAX_BODY_BYTES);
+    const { assert!(super::MAX_MESSAGE_BYTES > MAX_BODY_BYTES) };
     serde_json::from_value(value).map_err(|error| {
         ApiError::bad_request("the arguments are not those of this tool").caused_by(Some(&error))
     })

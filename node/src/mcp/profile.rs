@@ -12,8 +12,9 @@ use crate::api::types::memory::WatchEvent;
 
 /// The profile of whoever names none.
 pub(crate) const DEFAULT: &str = "native";
+type Make = fn() -> Arc<dyn Profile>;
 /// Every profile, by the name that a user gives; each costs nothing until it is named.
-const KNOWN: &[(&str, fn() -> Arc<dyn Profile>)] = &[
+const KNOWN: &[(&str, Make)] = &[
     ("native", || Arc::new(Native)),
     ("files", || Arc::new(Files)),
     ("kg", || Arc::new(Kg)),

@@ -101,9 +101,8 @@ pub(super) async fn tell<F: Future<Output = bool>>(
     permit: OwnedSemaphorePermit,
     told: impl Fn(String) -> F,
 ) {
-    loop {
-        // Who may read what is asked each time: it may have changed.
-        let Ok(scope) = session.scope() else { break };
+    // Who may read what is asked each time: it may have changed.
+    while let Ok(scope) = session.scope() {
         let Ok(events) = session
             .node
             .next_arrivals(&scope, &mut arrivals, PAGE)

@@ -264,7 +264,7 @@ impl Shell {
         blocking(move || {
             arrived.iter().any(|(lane, id)| {
                 let wires = replica.wires(*lane, &[*id], MAX_WIRE);
-                let kind = wires.first().map(|wire| Fragment::decode(wire));
+                let kind = wires.first().map(Fragment::decode);
                 // What cannot be read says nothing about what it is.
                 !matches!(kind, Some(Ok(fragment)) if fragment.header.kind != Kind::Snapshot)
             })

@@ -441,7 +441,7 @@ fn a_directory_is_kept_in_step_both_ways() {
     );
     files("push");
     assert_eq!(daemon.get("/v1/files")["files"], json!([]));
-    assert_eq!(fs::read_to_string("/etc/passwd").unwrap().is_empty(), false);
+    assert!(!fs::read_to_string("/etc/passwd").unwrap().is_empty());
 }
 
 /// Runs the command line and returns its lines of JSON.

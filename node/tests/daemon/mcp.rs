@@ -471,7 +471,7 @@ fn installing_shows_asks_and_keeps() {
 
 /// Says that a public client is not here, and that nothing was tested with it.
 fn skipped(what: &str, install: &str) {
-    println!("skipped: {what}: {install}");
+    eprintln!("skipped: {what}: {install}");
 }
 
 #[test]

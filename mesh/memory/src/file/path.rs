@@ -224,7 +224,8 @@ fn encoded(name: &str) -> Option<String> {
             return false;
         };
         let byte = high * 16 + low;
-        code[0] == b'%' && (byte < 0x20 || byte > 0x7e || [0x25, 0x2e, 0x2f, 0x5c].contains(&byte))
+        code[0] == b'%'
+            && (!(0x20..=0x7e).contains(&byte) || [0x25, 0x2e, 0x2f, 0x5c].contains(&byte))
     })?;
     Some(String::from_utf8_lossy(code).into_owned())
 }

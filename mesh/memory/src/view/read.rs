@@ -431,7 +431,7 @@ impl Reader {
             match rejudged(&tables, &key, judge)? {
                 Rejudged::AsStored => {}
                 Rejudged::Gone => continue,
-                Rejudged::Anew(_, summary) => file = summary,
+                Rejudged::Anew(judged) => file = judged.1,
             }
             files.extend((!file.deleted).then_some(file));
         }
@@ -530,7 +530,7 @@ fn item(
         match rejudged(tables, key, judge)? {
             Rejudged::AsStored => {}
             Rejudged::Gone => return Ok(None),
-            Rejudged::Anew(judged, _) => item = *judged,
+            Rejudged::Anew(judged) => item = judged.0,
         }
     }
     let mut standing = judge(&Voice::of(&item));
@@ -561,7 +561,7 @@ enum Rejudged {
     AsStored,
     /// Nobody else did.
     Gone,
-    Anew(Box<MemoryItem>, FileSummary),
+    Anew(Box<(MemoryItem, FileSummary)>),
 }
 
 fn rejudged(tables: &ReadTables, key: &DocKey, judge: Judge<'_>) -> Result<Rejudged, ViewError> {
@@ -589,7 +589,7 @@ fn rejudged(tables: &ReadTables, key: &DocKey, judge: Judge<'_>) -> Result<Rejud
     };
     let (document, index) = live.parts()?;
     Ok(match file_material(key, document, index, &counts) {
-        Some((item, summary)) => Rejudged::Anew(Box::new(item), summary),
+        Some(judged) => Rejudged::Anew(Box::new(judged)),
         None => Rejudged::Gone,
     })
 }

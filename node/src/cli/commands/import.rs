@@ -163,7 +163,7 @@ pub(crate) async fn run(context: &Context, args: Import) -> Result<(), Failure> 
                 reason,
             }),
         }
-        if number % 500 == 0 {
+        if number.is_multiple_of(500) {
             steps.at("import", &format!("line {number}"), Some((done, total)));
         }
     }
@@ -238,7 +238,7 @@ mod tests {
         let mut file = BufReader::new(&text[..]);
         let mut line = Vec::new();
         let read = read_line(&mut file, &mut line).unwrap();
-        assert_eq!(read as usize, MAX_LINE + 100_001);
+        assert_eq!(read, MAX_LINE as u64 + 100_001);
         assert_eq!(line.len(), MAX_LINE + 1);
         assert!(parse(&line).unwrap_err().contains("at most"));
         assert_eq!(read_line(&mut file, &mut line).unwrap(), 4);

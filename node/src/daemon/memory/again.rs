@@ -43,11 +43,14 @@ pub(crate) struct Again {
     work: Notify,
 }
 
+/// Which memory is said again, and by whom.
+type CountKey = (SpaceId, DocId, AgentId);
+
 #[derive(Debug, Default)]
 struct State {
     recent: BTreeMap<[u8; 32], DocId>,
     order: VecDeque<[u8; 32]>,
-    counts: BTreeMap<(SpaceId, DocId, AgentId), Count>,
+    counts: BTreeMap<CountKey, Count>,
 }
 
 /// How often one agent said again what one memory says.
@@ -127,7 +130,7 @@ impl Again {
     }
 
     /// Returns the counts to publish now.
-    fn due(&self, now: Option<Instant>) -> Vec<((SpaceId, DocId, AgentId), LocalAgent, Hash, u64)> {
+    fn due(&self, now: Option<Instant>) -> Vec<(CountKey, LocalAgent, Hash, u64)> {
         let state = self.state();
         let is_due =
             |count: &Count| count.now > count.published && now.is_none_or(|now| count.due <= now);
@@ -136,12 +139,7 @@ impl Again {
             .collect()
     }
 
-    fn note_published(
-        &self,
-        key: &(SpaceId, DocId, AgentId),
-        times: u64,
-        receipt: Option<Published>,
-    ) {
+    fn note_published(&self, key: &CountKey, times: u64, receipt: Option<Published>) {
         let mut state = self.state();
         if let Some(count) = state.counts.get_mut(key) {
             count.publishings += 1;
@@ -226,7 +224,7 @@ impl Node {
 
     async fn publish_count(
         &self,
-        (space, doc, _): &(SpaceId, DocId, AgentId),
+        (space, doc, _): &CountKey,
         agent: &LocalAgent,
         fingerprint: Hash,
         times: u64,

@@ -304,7 +304,7 @@ async fn run(door: &Arc<Door>, id: &str, build: &str, asked: Start) -> Answer<St
     let context = door.node.data.join("e2b/files");
     tokio::fs::create_dir_all(&context)
         .await
-        .map_err(|error| crate::error::ApiError::internal(error))?;
+        .map_err(crate::error::ApiError::internal)?;
     for step in &asked.steps {
         if let Some(hash) = step.archive()
             && !tokio::fs::try_exists(archive(door, hash)?)
@@ -429,7 +429,7 @@ pub(super) async fn list(State(door): Shared) -> Answer {
             let at = utc(door.node.started_ms);
             listed(
                 &name,
-                &[name.clone()],
+                std::slice::from_ref(&name),
                 0,
                 0,
                 (&at, &at),

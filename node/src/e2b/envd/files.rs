@@ -259,8 +259,11 @@ async fn form_of(
     Ok(Json(written))
 }
 
+/// The names and values of what is kept with a file.
+type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// Returns what a client wants to be kept with a file.
-fn attributes(headers: &HeaderMap) -> Result<Vec<(Vec<u8>, Vec<u8>)>, E2bError> {
+fn attributes(headers: &HeaderMap) -> Result<Attributes, E2bError> {
     let mut kept = BTreeMap::new();
     for (name, value) in headers {
         let Some(key) = name.as_str().strip_prefix(METADATA_HEADER) else {
