@@ -514,3 +514,134 @@ fn an_incompatible_peer_is_told_apart_from_a_hostile_one() {
         version: 9
     }));
 }
+
+/// Counts how often everything that is on its way arrives until both sides hold the same.
+fn hops_until_same(room: &mut Room, lane: Lane) -> usize {
+    let mut hops = 0;
+    while !room.same(lane) {
+        for (to, from, frame) in std::mem::take(&mut room.frames) {
+            room.input(to, Input::Frame { from, frame });
+        }
+        for (node, done) in std::mem::take(&mut room.pending) {
+            room.input(node, done);
+        }
+        hops += 1;
+        assert!(hops < 20, "nothing moves any more");
+    }
+    hops
+}
+
+#[test]
+fn a_hole_of_five_hundred_is_repaired_in_three_round_trips() {
+    for common in [0, 600, 20_000] {
+        for lacking in [0, 1] {
+            let mut room = Room::new([BOTH, BOTH]);
+            for n in 0..common {
+                for (_, _, shelf) in &mut room.nodes {
+                    shelf.put(SPACE, item("common", n));
+                }
+            }
+            room.connect();
+            room.run(Duration::from_secs(5));
+            assert!(room.same(SPACE));
+            for n in 0..500 {
+                let text = format!("{:>700}", "missing");
+                room.nodes[1 - lacking].2.put(SPACE, item(&text, n));
+            }
+            // Nobody announced them: one side opens a session of its own accord.
+            while room.frames.is_empty() {
+                let due = room
+                    .nodes
+                    .iter()
+                    .filter_map(|(_, core, _)| core.next_deadline());
+                room.now = due.min().unwrap();
+                for n in 0..2 {
+                    let (_, core, shelf) = &mut room.nodes[n];
+                    let outputs = core.handle_timeout(room.now, shelf);
+                    room.outputs(n, outputs);
+                }
+            }
+            let hops = hops_until_same(&mut room, SPACE);
+            assert!(hops <= 6, "{hops} hops with {common} in common");
+        }
+    }
+}
+
+#[test]
+fn a_million_unknown_names_from_one_peer_leave_nothing_behind() {
+    const NAMES: u32 = 4096;
+    let mut room = Room::new([BOTH, BOTH]);
+    room.connect();
+    room.run(Duration::from_secs(1));
+    // All of the state is in it, so its length stands for the memory it takes.
+    let size = |room: &Room| format!("{:?}", room.nodes[0].1).len();
+    let mut first = 0;
+    for round in 0..256_u32 {
+        let mut hello = vec![1, 1, 1];
+        hello.extend(77_u64.to_le_bytes());
+        hello.extend((round + 1).to_le_bytes());
+        hello.extend(0_u32.to_le_bytes());
+        hello.extend(NAMES.to_le_bytes());
+        for n in 0..NAMES {
+            hello.extend(Hash::of(&(round * NAMES + n).to_le_bytes()).as_bytes());
+        }
+        room.now += Duration::from_millis(100);
+        let from = node(2);
+        let frame = hello.into();
+        room.input(0, Input::Frame { from, frame });
+        room.frames.clear();
+        if round == 0 {
+            first = size(&room);
+        }
+    }
+    let last = size(&room);
+    assert!(last < first + first / 10, "{first} became {last}");
+    assert!(
+        room.said
+            .iter()
+            .all(|said| !matches!(said, Output::Misbehaved { .. }))
+    );
+}
+
+#[test]
+fn declined_items_end_no_session_and_cost_no_more_than_so_many() {
+    let mut room = Room::new([BOTH, BOTH]);
+    room.connect();
+    room.run(Duration::from_secs(1));
+    room.stalled = true;
+    let offer = |room: &mut Room, batch: u64| {
+        let mut frame = vec![3, 0];
+        frame.extend(batch.to_le_bytes());
+        frame.extend(1_u32.to_le_bytes());
+        frame.extend(1_u32.to_le_bytes());
+        frame.push(7);
+        let (from, frame) = (node(2), frame.into());
+        room.input(0, Input::Frame { from, frame });
+        let admitted = !room.pending.is_empty();
+        room.pending.clear();
+        if admitted {
+            let (from, lane) = (node(2), Lane::Authority);
+            // One frame holds up to 1,024 items; their number is what counts.
+            let outcomes = vec![ItemOutcome::Declined; 1024];
+            room.input(
+                0,
+                Input::AdmitDone {
+                    from,
+                    lane,
+                    batch,
+                    outcomes,
+                },
+            );
+        }
+        admitted
+    };
+    let admitted = (0..20).filter(|batch| offer(&mut room, *batch)).count();
+    assert_eq!(admitted, 5);
+    room.now += Duration::from_secs(60);
+    assert!(offer(&mut room, 20), "it is listened to again");
+    assert!(
+        room.said
+            .iter()
+            .all(|said| !matches!(said, Output::Misbehaved { .. }))
+    );
+}

@@ -8,9 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use rhizome_identity::{Hash, NodeId};
-use rhizome_memory::{
-    self as memory, AdmitOutcome, Fragment, Lane, RecordOutcome, RejectReason, Replica,
-};
+use rhizome_memory::{self as memory, AdmitOutcome, Fragment, Lane, RecordOutcome, Replica};
 
 use crate::net::gossip::{Heard, Validator, Verdict};
 
@@ -108,22 +106,10 @@ impl ReplicaValidator {
                 Some(id) if self.recent.contains(&id.into()) => Verdict::Forward,
                 _ => Verdict::Ignore,
             },
-            memory::Verdict::Reject(reason) => blame(reason),
+            memory::Verdict::Reject(reason) if reason.is_senders_fault() => Verdict::Reject,
             // A fork is its author's doing, and proof of it travels on the authority lane.
             _ => Verdict::Ignore,
         }
-    }
-}
-
-/// Whether the peer that forwarded a rejected fragment could have seen what is wrong with it.
-///
-/// Rights depend on records that it may not have yet, so only what the bytes show counts.
-fn blame(reason: &RejectReason) -> Verdict {
-    match reason {
-        RejectReason::Malformed(_) | RejectReason::Signature | RejectReason::WrongMesh => {
-            Verdict::Reject
-        }
-        _ => Verdict::Ignore,
     }
 }
 

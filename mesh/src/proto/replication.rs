@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use rhizome_identity::{Hash, NodeId, SpaceId};
-use rhizome_memory::{IdSet, Lane};
+use rhizome_memory::{IdSet, Lane, Verdict};
 
 pub use self::frame::{FrameError, MAX_FRAME_BYTES};
 use self::{frame::Frame, peer::Peer};
@@ -135,8 +135,23 @@ pub enum ItemOutcome {
     Known,
     /// It waits for something that is not here.
     Waiting,
-    /// It is refused, or could not be stored.
+    /// Whoever sent it could have seen that it is wrong.
     Refused,
+    /// It is not taken, and that is not the sender's fault: its author had no right to it or signed
+    /// two histories, or it could not be stored.
+    Declined,
+}
+
+impl From<&Verdict> for ItemOutcome {
+    fn from(verdict: &Verdict) -> Self {
+        match verdict {
+            Verdict::Admit => Self::Stored,
+            Verdict::Duplicate => Self::Known,
+            Verdict::Wait(_) => Self::Waiting,
+            Verdict::Reject(reason) if reason.is_senders_fault() => Self::Refused,
+            _ => Self::Declined,
+        }
+    }
 }
 
 /// What the shell is to do, in order.

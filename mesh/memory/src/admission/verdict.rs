@@ -68,4 +68,12 @@ impl RejectReason {
     pub const fn is_lasting(&self) -> bool {
         !matches!(self, Self::Storage)
     }
+
+    /// Returns whether the peer that passed the fragment on could have seen what is wrong with it.
+    ///
+    /// Rights depend on records that it may not have yet, so only what the bytes show counts.
+    #[must_use]
+    pub const fn is_senders_fault(&self) -> bool {
+        matches!(self, Self::Malformed(_) | Self::Signature | Self::WrongMesh)
+    }
 }

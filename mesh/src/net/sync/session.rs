@@ -6,7 +6,7 @@ use bytes::Bytes;
 use iroh::endpoint::{Connection, ConnectionError, RecvStream, SendStream};
 use minicbor::{Decode, Encode};
 use rhizome_identity::{Hash, MeshId, NodeId};
-use rhizome_memory::{FragmentId, Lane, RecordOutcome, Replica, Verdict, now_ms};
+use rhizome_memory::{FragmentId, Lane, RecordOutcome, Replica, now_ms};
 use tokio::sync::mpsc;
 use tracing::{Instrument, debug, debug_span};
 
@@ -325,7 +325,7 @@ pub(super) fn admit(replica: &Replica, batch: Batch) -> Input {
         Lane::Space(_) => {
             let outcomes = replica.admit(from, items).into_iter();
             outcomes
-                .map(|outcome| fragment_outcome(&outcome.verdict))
+                .map(|outcome| ItemOutcome::from(&outcome.verdict))
                 .collect()
         }
     };
@@ -342,16 +342,9 @@ fn record_outcome(outcome: &RecordOutcome) -> ItemOutcome {
         RecordOutcome::Stored => ItemOutcome::Stored,
         RecordOutcome::Duplicate => ItemOutcome::Known,
         RecordOutcome::Waiting => ItemOutcome::Waiting,
-        _ => ItemOutcome::Refused,
-    }
-}
-
-fn fragment_outcome(verdict: &Verdict) -> ItemOutcome {
-    match verdict {
-        Verdict::Admit => ItemOutcome::Stored,
-        Verdict::Duplicate => ItemOutcome::Known,
-        Verdict::Wait(_) => ItemOutcome::Waiting,
-        _ => ItemOutcome::Refused,
+        RecordOutcome::Rejected(_) => ItemOutcome::Refused,
+        // For want of room here.
+        _ => ItemOutcome::Declined,
     }
 }
 

@@ -28,6 +28,10 @@ const FRAMES_PER_SECOND: u32 = 64;
 /// How many items that are refused a peer may send at once, and how many more each second.
 const REFUSED_BURST: u32 = 256;
 const REFUSED_PER_SECOND: u32 = 4;
+/// How many items that are declined a peer may send at once, and how many more each second, before
+/// its items go unseen for a while. Honest peers send some: they can't know what is missing here.
+const DECLINED_BURST: u32 = 4096;
+const DECLINED_PER_SECOND: u32 = 64;
 /// How many frames beyond its leave a peer may send before it is sent away.
 const MAX_STRIKES: u32 = 512;
 
@@ -44,6 +48,7 @@ pub(super) struct Peer {
     pub(super) news: News,
     frames: Bucket,
     refused: Bucket,
+    declined: Bucket,
     strikes: u32,
     banned: bool,
 }
@@ -81,6 +86,7 @@ impl Peer {
             news: News::default(),
             frames: Bucket::new(now, FRAMES_BURST, FRAMES_PER_SECOND),
             refused: Bucket::new(now, REFUSED_BURST, REFUSED_PER_SECOND),
+            declined: Bucket::new(now, DECLINED_BURST, DECLINED_PER_SECOND),
             strikes: 0,
             banned: false,
         }
@@ -316,6 +322,17 @@ impl Peer {
         }
     }
 
+    /// Counts declined items.
+    pub(super) fn declined(&mut self, cx: &mut Context<'_>, items: u32) {
+        self.declined.spend(cx.now, items);
+    }
+
+    /// Says whether so many of the peer's items were declined that the next ones go unseen.
+    pub(super) fn has_cost_enough(&mut self, cx: &Context<'_>) -> bool {
+        self.declined.earn(cx.now);
+        self.declined.left < 0.0
+    }
+
     /// Says when a session in `lane` may start; `None` while something else has to end first.
     fn opens_at(&self, lane: Lane) -> Option<Mono> {
         let state = self.lanes.get(&lane)?;
@@ -377,10 +394,20 @@ impl Bucket {
         }
     }
 
-    fn take(&mut self, now: Mono, tokens: u32) -> bool {
+    fn earn(&mut self, now: Mono) {
         let earned = now.saturating_sub(self.at).as_secs_f64() * f64::from(self.per_second);
         self.left = (self.left + earned).min(f64::from(self.burst));
         self.at = now;
+    }
+
+    /// Takes tokens whether they are there or not.
+    fn spend(&mut self, now: Mono, tokens: u32) {
+        self.earn(now);
+        self.left -= f64::from(tokens);
+    }
+
+    fn take(&mut self, now: Mono, tokens: u32) -> bool {
+        self.earn(now);
         if self.left < f64::from(tokens) {
             return false;
         }

@@ -197,6 +197,11 @@ impl Peer {
         if self.inbox.contains_key(&batch) || items.is_empty() {
             return;
         }
+        if self.has_cost_enough(cx) {
+            // Unseen: what is good among it is found again by a later session.
+            let stored = vec![false; items.len()];
+            return cx.send(&Frame::Ack { batch, stored });
+        }
         // The sender's view of its window may lag behind ours by as much as the window.
         if self.inbox.len() >= 2 * cx.node.config.window {
             return self.strike(cx, "sends more batches than it may");
@@ -247,9 +252,8 @@ impl Peer {
             self.reconcile_soon(cx, Lane::Authority);
             self.reconcile_soon(cx, lane);
         }
-        self.refused(
-            cx,
-            u32::try_from(count(ItemOutcome::Refused)).unwrap_or(u32::MAX),
-        );
+        let counted = |wanted| u32::try_from(count(wanted)).unwrap_or(u32::MAX);
+        self.declined(cx, counted(ItemOutcome::Declined));
+        self.refused(cx, counted(ItemOutcome::Refused));
     }
 }
