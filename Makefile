@@ -2,10 +2,10 @@
 CARGO ?= cargo
 # No -p below: a build of one package resolves features anew and compiles the network stack again.
 
-.PHONY: help build demo test acceptance check bench fuzz setup
+.PHONY: help build demo test acceptance check bench fuzz setup sim-large
 
 help: ## List the everyday verbs
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 build: ## Build everything for development
 	$(CARGO) build --workspace --all-targets
@@ -40,3 +40,8 @@ fuzz: ## Fuzz every parser of foreign bytes (TARGET=name SECONDS=60 CRATES=ident
 
 setup: ## Install the programs that sandboxes need
 	$(CARGO) run --quiet --bin rhizome-lab -- setup
+
+NODES ?= 10000
+SEED ?= 1
+sim-large: ## Simulate ten thousand nodes for an hour of virtual time (NODES=10000 SEED=1)
+	$(CARGO) run --release --bin rhizome-netsim -- run large --nodes $(NODES) --seed $(SEED)

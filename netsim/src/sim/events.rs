@@ -3,11 +3,21 @@
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use bytes::Bytes;
-use rhizome_identity::Hash;
 use rhizome_memory::Lane;
+
+use super::arena::ItemIndex;
 
 /// A node, by its place in the run.
 pub(super) type NodeIndex = u32;
+
+/// A pushed item on its way.
+#[derive(Clone, Debug)]
+pub(super) enum Pushed {
+    /// One that is what its author signed.
+    Item(ItemIndex),
+    /// Anything else.
+    Raw(Lane, Bytes),
+}
 
 /// Something that happens at one instant.
 #[derive(Debug)]
@@ -21,12 +31,9 @@ pub(super) enum Event {
     },
     /// A pushed item reaches `to` on connection `link`.
     Push {
-        from: NodeIndex,
         to: NodeIndex,
         link: u64,
-        lane: Lane,
-        id: Hash,
-        item: Bytes,
+        item: Pushed,
     },
     /// The cores of a node are due.
     Timer { node: NodeIndex, life: u32 },
@@ -44,10 +51,69 @@ pub(super) enum Event {
     },
     /// Both sides of a connection notice that it is dead.
     Lost { link: u64 },
-    /// A crashed node starts again.
-    Restart { node: NodeIndex, life: u32 },
+    /// A node that is down starts.
+    Start { node: NodeIndex, life: u32 },
+    /// A node stops, with what it had not synced; it starts again after `down`, if ever.
+    Stop {
+        node: NodeIndex,
+        down: Option<Duration>,
+    },
+    /// A node publishes.
+    Publish { node: NodeIndex },
     /// A hostile node does something.
     Mischief { node: NodeIndex, life: u32 },
+}
+
+impl Event {
+    /// Returns a number for its kind, the node it is for, and what it carries, for the trace.
+    pub(super) fn parts(&self) -> (u8, NodeIndex, EventContent<'_>) {
+        use EventContent::{Bytes, Nothing, Number};
+        match self {
+            Self::Frame { to, frame, .. } => (1, *to, Bytes(frame)),
+            Self::Push {
+                to,
+                item: Pushed::Item(item),
+                ..
+            } => (2, *to, Number((*item).into())),
+            Self::Push {
+                to,
+                item: Pushed::Raw(_, bytes),
+                ..
+            } => (3, *to, Bytes(bytes)),
+            Self::Timer { node, .. } => (4, *node, Nothing),
+            Self::Synced { node, mark, .. } => (5, *node, Number(*mark)),
+            Self::Dialled { from, to, .. } => (6, *from, Number((*to).into())),
+            Self::Lost { link } => (7, 0, Number(*link)),
+            Self::Start { node, .. } => (8, *node, Nothing),
+            Self::Stop { node, .. } => (9, *node, Nothing),
+            Self::Publish { node } => (10, *node, Nothing),
+            Self::Mischief { node, .. } => (11, *node, Nothing),
+        }
+    }
+
+    /// Returns what it is, for people.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Frame { .. } => "frame",
+            Self::Push { .. } => "push",
+            Self::Timer { .. } => "timer",
+            Self::Synced { .. } => "synced",
+            Self::Dialled { .. } => "dialled",
+            Self::Lost { .. } => "lost",
+            Self::Start { .. } => "start",
+            Self::Stop { .. } => "stop",
+            Self::Publish { .. } => "publish",
+            Self::Mischief { .. } => "mischief",
+        }
+    }
+}
+
+/// What of an event goes into the trace.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum EventContent<'a> {
+    Nothing,
+    Number(u64),
+    Bytes(&'a [u8]),
 }
 
 #[derive(Debug)]

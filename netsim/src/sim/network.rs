@@ -1,80 +1,88 @@
 //! A run: nodes, links, what happens next, and what must hold.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use rhizome_identity::{AgentId, Hash, NodeId};
 use rhizome_memory::{FragmentId, Lane};
 use rhizome_mesh::proto::replication::Config;
 
 use super::{
+    arena::{Arena, ItemIndex},
     dice::Dice,
-    events::{Agenda, Event, NodeIndex},
+    events::{Agenda, Event, EventContent, NodeIndex},
     founding::Founding,
-    links::{Links, Weather},
-    node::{SimNode, hash_of},
-    shared::Memo,
+    invariants::{RevokedAgents, Violation},
+    links::Links,
+    node::SimNode,
 };
 
 mod builder;
 mod course;
+mod faults;
+mod mischief;
+mod transport;
 
 pub use builder::Builder;
 
-/// How long a dead connection goes unnoticed.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Held fragments of one node, as [`rhizome_memory::Admission`] promises.
-const MAX_HELD: usize = 4096;
+/// How many of the last events are remembered when a trail is kept.
+const TRAIL: usize = 64;
 
 /// A simulated mesh.
 #[derive(Debug)]
 pub struct Netsim {
-    seed: u64,
-    dice: Dice,
-    now: Duration,
-    steps: u64,
+    pub(super) seed: u64,
+    pub(super) dice: Dice,
+    pub(super) now: Duration,
+    pub(super) steps: u64,
     trace: blake3::Hasher,
+    trail: Option<VecDeque<String>>,
     agenda: Agenda,
-    links: Links,
-    founding: Founding,
-    nodes: Vec<SimNode>,
+    pub(super) links: Links,
+    pub(super) founding: Founding,
+    pub(super) nodes: Vec<SimNode>,
     by_id: BTreeMap<NodeId, NodeIndex>,
-    memo: Memo,
+    pub(super) arena: Arena,
     push: bool,
-    config: Config,
-    /// Own fragments that became durable, which is when a publisher is told.
-    acked: BTreeMap<FragmentId, NodeIndex>,
+    pub(super) config: Config,
+    /// Own fragments that became durable, which is when a publisher is told; by item.
+    acked: Vec<bool>,
+    acked_count: usize,
+    /// Those of them that every honest member is to have.
+    pub(super) promised: usize,
     /// Which fragment every position of an honest chain had when it was acknowledged or sent.
     positions: BTreeMap<(AgentId, u64), FragmentId>,
-    sent_away: Vec<(NodeIndex, NodeIndex, &'static str)>,
+    pub(super) revoked: RevokedAgents,
+    /// What members that fork show to a part of their peers, by what they show to the others.
+    twins: BTreeMap<ItemIndex, ItemIndex>,
+    /// The last fragment of the other history of a member that forks.
+    other_heads: BTreeMap<NodeIndex, FragmentId>,
+    pub(super) sent_away: Vec<(NodeIndex, NodeIndex, &'static str)>,
     in_sync: u64,
     replicas: u64,
     bytes: u64,
+    pub(super) violation: Option<Violation>,
 }
 
 impl Netsim {
     /// Begins a run; the same seed and the same calls give the same run.
     #[must_use]
     pub fn seeded(seed: u64) -> Builder {
-        let weather = Weather {
-            loss_per_mille: 0,
-            repeat_per_mille: 10,
-            jitter: Duration::from_millis(15),
-        };
-        Builder {
-            seed,
-            peers: 3,
-            neighbours: 4,
-            weather,
-            push: true,
-            config: Config::default(),
-            hostile: Vec::new(),
-        }
+        Builder::new(seed)
     }
 
     /// Returns the seed.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// Returns the number of nodes, newcomers included.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
     }
 
     /// Returns the time of the run.
@@ -101,6 +109,17 @@ impl Netsim {
         Hash::from_bytes(*self.trace.finalize().as_bytes())
     }
 
+    /// Keeps the last events from now on, for people to read.
+    pub fn keep_trail(&mut self) -> &mut Self {
+        self.trail.get_or_insert_default();
+        self
+    }
+
+    /// Returns the last events, oldest first.
+    pub fn trail(&self) -> impl Iterator<Item = &str> {
+        self.trail.iter().flatten().map(String::as_str)
+    }
+
     /// Says how to see this again.
     #[must_use]
     pub fn replay(&self) -> String {
@@ -112,64 +131,36 @@ impl Netsim {
 
     /// Publishes one fragment on a node; does nothing while the node is down.
     pub fn publish(&mut self, node: usize) -> Option<FragmentId> {
-        let (_, id, mark) =
-            self.nodes[node].publish(&self.founding, node, self.now, &mut self.memo)?;
+        if self.nodes[node].hostility == Some(super::Hostility::Fork) {
+            return self.publish_forked(node);
+        }
+        let n = &mut self.nodes[node];
+        let (id, mark) = n.publish(&self.founding, node, self.now, &mut self.arena)?;
         self.sync_later(as_index(node), mark);
         Some(id)
     }
 
-    /// Parts the nodes: those of different groups cannot reach each other. Nodes in no group
-    /// form one together.
-    pub fn partition(&mut self, groups: &[std::ops::Range<usize>]) -> &mut Self {
-        let mut sides = vec![0; self.nodes.len()];
-        for (side, group) in (1..).zip(groups) {
-            sides[group.clone()].fill(side);
-        }
-        self.links.set_sides(sides);
-        let cut = self.links.kill(|links, connection| {
-            let (a, b) = connection.ends;
-            !links.may_reach(a, b)
-        });
-        for link in cut {
-            self.agenda
-                .add(self.now + IDLE_TIMEOUT, Event::Lost { link });
-        }
-        self
-    }
-
-    /// Lets all nodes reach each other again.
-    pub fn heal(&mut self) -> &mut Self {
-        self.links.set_sides(vec![0; self.nodes.len()]);
-        self
-    }
-
-    /// Crashes a node; it starts again after `down`. What it had not synced is lost, or part of it.
-    pub fn crash(&mut self, node: usize, down: Duration) -> &mut Self {
-        let unsynced = self.nodes[node].store.unsynced();
-        let torn = self.dice.below(unsynced + 1);
-        self.nodes[node].crash(torn);
-        let index = as_index(node);
-        let dead = self
-            .links
-            .kill(|_, connection| connection.ends.0 == index || connection.ends.1 == index);
-        for link in dead {
-            self.agenda
-                .add(self.now + IDLE_TIMEOUT, Event::Lost { link });
-        }
-        let life = self.nodes[node].life;
-        self.agenda
-            .add(self.now + down, Event::Restart { node: index, life });
-        self
-    }
-
-    /// Runs for `span`.
+    /// Runs for `span`, or until something does not hold that must.
     pub fn run_for(&mut self, span: Duration) -> &mut Self {
         let end = self.now + span;
-        while self.agenda.next_at().is_some_and(|at| at <= end) {
+        while self.violation.is_none() && self.agenda.next_at().is_some_and(|at| at <= end) {
             self.step();
         }
         self.now = end;
         self
+    }
+
+    /// Carries out at most `steps` events that are due until `end`; says whether more are.
+    pub fn run_some(&mut self, end: Duration, steps: u64) -> bool {
+        for _ in 0..steps {
+            let is_due = self.agenda.next_at().is_some_and(|at| at <= end);
+            if self.violation.is_some() || !is_due {
+                self.now = end;
+                return false;
+            }
+            self.step();
+        }
+        true
     }
 
     /// Runs until `done` holds, at most for `limit`; returns how long it took.
@@ -184,39 +175,116 @@ impl Netsim {
     /// Returns how many fragments were acknowledged to their publishers.
     #[must_use]
     pub fn acked(&self) -> usize {
-        self.acked.len()
+        self.acked_count
     }
 
     /// Says whether every acknowledged fragment of an honest node is on every honest node that is
     /// up.
     #[must_use]
     pub fn all_acked_everywhere(&self) -> bool {
-        let lane = self.lane();
-        let honest = |node: &&SimNode| node.hostility.is_none() && node.running.is_some();
-        self.nodes.iter().filter(honest).all(|node| {
-            let set = node.store.set(lane).expect("every node holds the space");
-            let mut acked = self.acked.iter();
-            acked.all(|(id, by)| self.is_hostile(*by) || set.contains(&hash_of(*id)))
-        })
+        let mut kept_to = self.nodes.iter().filter(|node| self.counts(node));
+        kept_to.all(|node| node.acked_here == self.promised)
+    }
+
+    /// Says whether a node holds a fragment durably.
+    #[must_use]
+    pub fn holds(&self, node: usize, id: FragmentId) -> bool {
+        let item = self.arena.find(&super::node::hash_of(id));
+        item.is_some_and(|item| self.nodes[node].store.holds(item))
+    }
+
+    /// Returns what a node says of what it holds: the fingerprint of the set, and the heads of the
+    /// chains; `None` while it is down.
+    #[must_use]
+    pub fn summary(&self, node: usize) -> Option<([u8; 40], Hash)> {
+        let n = &self.nodes[node];
+        let heads = n
+            .running
+            .as_ref()?
+            .admission
+            .heads_hash(&self.founding.space);
+        Some((n.store.ids(self.lane()).fingerprint().to_bytes(), heads))
+    }
+
+    /// Returns when the next event is due.
+    #[must_use]
+    pub fn next_event_at(&self) -> Option<Duration> {
+        self.agenda.next_at()
+    }
+
+    /// Says whether a node is up and a member by its own log.
+    #[must_use]
+    pub fn is_member(&self, node: usize) -> bool {
+        let n = &self.nodes[node];
+        n.running
+            .as_ref()
+            .is_some_and(|running| running.authority.is_member(&n.id))
     }
 
     /// Returns how many different states the honest nodes that are up are in.
     #[must_use]
     pub fn distinct_states(&self) -> usize {
         let state = |node: &SimNode| {
-            let of = |lane| {
-                node.store
-                    .set(lane)
-                    .expect("held by all")
-                    .fingerprint()
-                    .to_bytes()
-            };
+            let of = |lane| node.store.ids(lane).fingerprint().to_bytes();
             [of(Lane::Authority), of(self.lane())]
         };
-        let honest = |node: &&SimNode| node.hostility.is_none() && node.running.is_some();
-        let states: std::collections::BTreeSet<_> =
-            self.nodes.iter().filter(honest).map(state).collect();
-        states.len()
+        let kept_to = self.nodes.iter().filter(|node| self.counts(node));
+        kept_to.map(state).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Returns into how many components the live connections part the honest nodes that are up.
+    #[must_use]
+    pub fn components(&self) -> usize {
+        let mut left: BTreeSet<NodeIndex> = (0..)
+            .zip(&self.nodes)
+            .filter(|(_, node)| self.counts(node))
+            .map(|(index, _)| index)
+            .collect();
+        let mut components = 0;
+        while let Some(first) = left.pop_first() {
+            components += 1;
+            let mut reached = vec![first];
+            while let Some(node) = reached.pop() {
+                let alive = self
+                    .links
+                    .of(node)
+                    .filter(|(_, link)| self.links.is_alive(*link));
+                reached.extend(alive.map(|(peer, _)| peer).filter(|peer| left.remove(peer)));
+            }
+        }
+        components
+    }
+
+    /// Returns how many live connections of a node one of its ends gave up, at most over all
+    /// honest nodes.
+    #[must_use]
+    pub fn most_evictions(&self) -> u32 {
+        let honest = self.nodes.iter().filter(|node| node.hostility.is_none());
+        honest.map(|node| node.evictions).max().unwrap_or(0)
+    }
+
+    /// Forgets the evictions so far.
+    pub fn forget_evictions(&mut self) -> &mut Self {
+        for node in &mut self.nodes {
+            node.evictions = 0;
+        }
+        self
+    }
+
+    /// Returns how many connections between nodes go through a relay.
+    #[must_use]
+    pub fn relayed(&self) -> usize {
+        let all = (0_u32..).zip(&self.nodes);
+        let links = all.flat_map(|(node, _)| self.links.of(node).map(move |of| (node, of)));
+        let once = links.filter(|(node, (peer, _))| node < peer);
+        let relayed = once.filter(|(_, (_, link))| self.links.is_relayed(*link));
+        relayed.count()
+    }
+
+    /// Returns the most frames that ever waited for one peer that reads slowly.
+    #[must_use]
+    pub fn longest_queue(&self) -> usize {
+        self.links.longest_queue()
     }
 
     /// Returns how often two peers found each other in sync.
@@ -234,7 +302,7 @@ impl Netsim {
     /// Returns how many items were rejected by the real check.
     #[must_use]
     pub fn rejected(&self) -> u64 {
-        self.memo.rejected
+        self.arena.rejected()
     }
 
     /// Returns who sent whom away, and why.
@@ -243,42 +311,37 @@ impl Netsim {
         &self.sent_away
     }
 
-    /// Checks what must hold at any time.
-    ///
-    /// # Panics
-    /// When something does not, with the seed and the step.
-    pub fn check(&self) {
-        for (index, node) in self.nodes.iter().enumerate() {
-            let Some(running) = &node.running else {
-                continue;
-            };
-            let held = running.admission.held();
-            assert!(
-                held <= MAX_HELD,
-                "node {index} holds {held} fragments; {}",
-                self.replay()
-            );
-            let batches: usize = running.batches.values().map(Vec::len).sum();
-            let bound = 2 * self.config.window * running.replication.peers().count().max(1);
-            assert!(
-                batches <= bound,
-                "node {index} admits {batches} batches; {}",
-                self.replay()
-            );
+    fn note(&mut self, event: &Event) {
+        let (kind, node, content) = event.parts();
+        let mut head = [0; 13];
+        // The lower half of the nanoseconds tells every two moments of five hundred years apart.
+        let nanos = u64::try_from(self.now.as_nanos()).unwrap_or(u64::MAX);
+        head[..8].copy_from_slice(&nanos.to_le_bytes());
+        head[8] = kind;
+        head[9..].copy_from_slice(&node.to_le_bytes());
+        self.trace.update(&head);
+        match content {
+            EventContent::Nothing => {}
+            EventContent::Number(number) => {
+                self.trace.update(&number.to_le_bytes());
+            }
+            EventContent::Bytes(bytes) => {
+                self.trace.update(bytes);
+            }
         }
-        let honest = |(by, _, _): &&(u32, u32, &str)| !self.is_hostile(*by);
-        for (by, whom, why) in self.sent_away.iter().filter(honest) {
-            let what = format!("node {by} sent node {whom} away because it {why}");
-            assert!(self.is_hostile(*whom), "{what}; {}", self.replay());
+        if let Some(trail) = &mut self.trail {
+            if trail.len() >= TRAIL {
+                trail.pop_front();
+            }
+            let (step, now, name) = (self.steps, self.now, event.name());
+            trail.push_back(match content {
+                EventContent::Nothing => format!("{step} {now:?} node {node} {name}"),
+                EventContent::Number(n) => format!("{step} {now:?} node {node} {name} {n}"),
+                EventContent::Bytes(bytes) => {
+                    format!("{step} {now:?} node {node} {name} of {} bytes", bytes.len())
+                }
+            });
         }
-    }
-
-    fn lane(&self) -> Lane {
-        Lane::Space(self.founding.space)
-    }
-
-    fn is_hostile(&self, node: NodeIndex) -> bool {
-        self.nodes[node as usize].hostility.is_some()
     }
 }
 

@@ -3,21 +3,25 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use rhizome_identity::{AgentId, Authority, Hash, NodeId, RecordLog, SignedRecord, SpaceId};
+use rhizome_identity::{AgentId, Authority, Hash, NodeId, SpaceId};
 use rhizome_memory::{
-    Admission, DocId, Fragment, FragmentId, Header, Hlc, Kind, Lane, Missing, Verdict,
+    Admission, DocId, Fragment, FragmentId, Header, HlcClock, Kind, Lane, Missing, Verdict,
 };
 use rhizome_mesh::proto::{
     address_book::AddressBook,
-    replication::{Config, ItemOutcome, Replication},
+    replication::{Config, Input, ItemOutcome, Output, Replication},
 };
 
 use super::{
-    founding::{Founding, Keys},
-    hostile::Hostility,
-    shared::Memo,
-    store::{Item, Store},
+    arena::{Arena, Content, ItemIndex},
+    founding::Founding,
+    hostile::{self, Hostility},
+    store::{Held, Store},
+    views,
 };
+
+/// What the clock of a node that is right says when the run begins, in Unix milliseconds.
+const EPOCH_MS: i64 = 1_800_000_000_000;
 
 /// A batch whose last write is not durable yet.
 #[derive(Debug)]
@@ -28,24 +32,42 @@ pub(super) struct Batch {
     pub(super) outcomes: Vec<ItemOutcome>,
 }
 
+impl From<Batch> for Input {
+    fn from(batch: Batch) -> Self {
+        Self::AdmitDone {
+            from: batch.from,
+            lane: batch.lane,
+            batch: batch.batch,
+            outcomes: batch.outcomes,
+        }
+    }
+}
+
 /// What a node loses when it crashes.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) replication: Replication,
     pub(super) book: AddressBook,
-    pub(super) log: RecordLog,
-    /// What `log` resolves to, unless `stale`.
-    authority: Arc<Authority>,
-    /// Whether `log` has grown since: it is resolved when someone asks, not for every record.
-    stale: bool,
+    pub(super) authority: Arc<Authority>,
     pub(super) admission: Admission,
+    clock: HlcClock,
     /// The next position of the own chain, counting what is still being written.
     next: (u64, Option<FragmentId>),
-    /// Fragments admitted but not durable: their successors may be admitted behind them.
-    writing: BTreeMap<FragmentId, Fragment>,
+    /// Admitted but not durable, by its place: its successor may be admitted behind it.
+    writing: BTreeMap<(AgentId, u64), FragmentId>,
     pub(super) batches: BTreeMap<u64, Vec<Batch>>,
     /// When the timer that is set rings.
     pub(super) timer: Option<Duration>,
+}
+
+/// What became of items that were offered.
+#[derive(Debug, Default)]
+pub(super) struct Admitted {
+    pub(super) outcomes: Vec<ItemOutcome>,
+    /// What is being written now.
+    pub(super) taken: Vec<ItemIndex>,
+    /// When all of that is durable.
+    pub(super) mark: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -54,106 +76,121 @@ pub(super) struct SimNode {
     pub(super) agent: AgentId,
     pub(super) neighbours: Vec<u32>,
     pub(super) hostility: Option<Hostility>,
+    /// How far its clock is off.
+    pub(super) skew_ms: i64,
+    /// Whether it has an invite and is not a member yet.
+    pub(super) is_joining: bool,
     pub(super) store: Store,
     /// Counts starts, so that what belongs to an earlier life is told apart.
     pub(super) life: u32,
-    pub(super) running: Option<Running>,
+    pub(super) running: Option<Box<Running>>,
+    /// How many acknowledged fragments of honest nodes it holds.
+    pub(super) acked_here: usize,
+    /// Live connections that one of its ends gave up, this node's among them.
+    pub(super) evictions: u32,
 }
 
 impl SimNode {
-    pub(super) fn new(founding: &Founding, index: usize, neighbours: Vec<u32>) -> Self {
-        let Keys { node, agent } = &founding.keys[index];
+    pub(super) fn new(founding: &Founding, index: usize, store: Store) -> Self {
+        let keys = &founding.keys[index];
         Self {
-            id: node.id(),
-            agent: agent.id(),
-            neighbours,
+            id: keys.node.id(),
+            agent: keys.agent.id(),
+            neighbours: Vec::new(),
             hostility: None,
-            store: Store::new(&[Lane::Authority, Lane::Space(founding.space)]),
+            skew_ms: 0,
+            is_joining: false,
+            store,
             life: 0,
             running: None,
+            acked_here: 0,
+            evictions: 0,
         }
     }
 
+    pub(super) fn is_up(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Returns what its wall clock says.
+    pub(super) fn wall_ms(&self, now: Duration) -> u64 {
+        let now = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
+        let wall = EPOCH_MS.saturating_add(now).saturating_add(self.skew_ms);
+        u64::try_from(wall).unwrap_or(0)
+    }
+
     /// Starts from what is on the disk.
-    pub(super) fn start(&mut self, seed: u64, config: Config, space: SpaceId, memo: &mut Memo) {
-        let mut log = RecordLog::default();
+    pub(super) fn start(&mut self, seed: u64, config: Config, space: SpaceId, arena: &mut Arena) {
         let mut admission = Admission::new();
-        for item in self.store.disk() {
-            match item.lane {
-                Lane::Authority => {
-                    let record = memo
-                        .record(&item.bytes)
-                        .expect("checked before it was written");
-                    log.insert(record).expect("checked before it was written");
-                }
-                Lane::Space(_) => {
-                    let own = memo
-                        .fragment(&item.bytes)
-                        .expect("checked before it was written");
-                    admission.commit(&own);
-                }
+        for index in self.store.beyond_ground() {
+            if let Content::Fragment(fragment) = &arena.item(*index).content {
+                // What waits in memory waits for nothing that is on the disk.
+                let _ = admission.commit(fragment);
             }
         }
         let head = admission.head(&self.agent, &space);
-        let authority = {
-            let ids = self
-                .store
-                .set(Lane::Authority)
-                .expect("every node holds the log");
-            memo.authority(ids, &log)
-        };
         self.life += 1;
-        self.running = Some(Running {
+        self.running = Some(Box::new(Running {
             replication: Replication::new(self.id, seed, config),
             book: AddressBook::new(self.id, seed),
-            log,
-            authority,
-            stale: false,
+            authority: arena.authority(&self.store),
             admission,
+            clock: HlcClock::default(),
             next: head.map_or((0, None), |(seq, id)| (seq + 1, Some(id))),
             writing: BTreeMap::new(),
             batches: BTreeMap::new(),
             timer: None,
-        });
+        }));
     }
 
-    /// Returns what the log says now; `None` while the node is down.
-    pub(super) fn authority(&mut self, memo: &mut Memo) -> Option<Arc<Authority>> {
-        let running = self.running.as_mut()?;
-        if std::mem::take(&mut running.stale) {
-            let ids = self
-                .store
-                .set(Lane::Authority)
-                .expect("every node holds the log");
-            running.authority = memo.authority(ids, &running.log);
-        }
-        Some(Arc::clone(&running.authority))
+    /// Lets the replication core work; returns what is to be done. A node that is down does nothing.
+    pub(super) fn replicate(
+        &mut self,
+        arena: &Arena,
+        work: impl FnOnce(&mut Replication, &Held<'_>) -> Vec<Output>,
+    ) -> Vec<Output> {
+        let Some(running) = self.running.as_mut() else {
+            return Vec::new();
+        };
+        let held = Held {
+            store: &self.store,
+            arena,
+            authority: &running.authority,
+        };
+        work(&mut running.replication, &held)
     }
 
-    /// Signs the next fragment of the own chain and hands it to the disk.
-    pub(super) fn publish(
+    /// Signs a fragment for a place of its chain; `variant` tells those of one place apart.
+    fn signed(
         &mut self,
         founding: &Founding,
         index: usize,
         now: Duration,
-        memo: &mut Memo,
-    ) -> Option<(u64, FragmentId, u64)> {
-        self.authority(memo)?;
+        place: (u64, Option<FragmentId>),
+        variant: u32,
+    ) -> Option<Fragment> {
+        let mut wall = self.wall_ms(now);
+        if self.hostility == Some(Hostility::BackDate) {
+            wall = hostile::back_dated(wall);
+        }
+        let (id, agent, hostility) = (self.id, self.agent, self.hostility);
         let running = self.running.as_mut()?;
-        let (seq, prev) = running.next;
         let mut auth_heads = running.authority.heads().to_vec();
-        auth_heads.truncate(8);
-        let header = Header {
+        auth_heads.truncate(rhizome_memory::MAX_AUTH_HEADS);
+        let (seq, prev) = place;
+        let hlc = running.clock.tick(wall);
+        let text = format!("{id} says {seq} at {now:?}, {variant}");
+        let mut header = Header {
             version: rhizome_memory::FRAGMENT_VERSION,
             mesh: founding.mesh,
             space: founding.space,
-            author: self.agent,
-            node: self.id,
+            author: agent,
+            node: id,
             seq,
             prev,
             auth_heads,
             deps: Vec::new(),
-            hlc: Hlc::from_ms(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)),
+            hlc,
             kind: Kind::Observation,
             doc: DocId::from_bytes(*Hash::of(&seq.to_le_bytes()).as_bytes()),
             fingerprint: Hash::of(b"simulated"),
@@ -162,171 +199,175 @@ impl SimNode {
             body_hash: Hash::of(b""),
             body_len: 0,
         };
-        let body = Bytes::from(format!("{} says {seq} at {now:?}", self.id));
-        let signed = Fragment::sign(&founding.keys[index].agent, header, body).expect("in bounds");
-        let bytes = signed.encode();
-        let fragment = memo.fragment(&bytes).expect("signed by the author");
-        let id = fragment.id;
-        running.next = (seq + 1, Some(id));
-        running.writing.insert(id, fragment);
-        let lane = Lane::Space(founding.space);
-        let mark = self.store.write(Item {
-            lane,
-            id: hash_of(id),
-            bytes,
-            own: true,
-        });
-        Some((seq, id, mark))
+        let mut body = Bytes::from(text);
+        if founding.has_documents {
+            body = views::composed(&mut header, &body);
+        }
+        if hostility == Some(Hostility::Poison) {
+            body = hostile::poisoned(&body, seq);
+        }
+        let key = &founding.keys[index].agent;
+        Some(Fragment::sign(key, header, body).expect("in bounds"))
     }
 
-    /// Hands an own record to the disk.
-    pub(super) fn record(&mut self, record: &SignedRecord) -> u64 {
-        let bytes = Bytes::copy_from_slice(record.bytes());
-        let id = Hash::from_bytes(*record.id().as_bytes());
-        self.store.write(Item {
-            lane: Lane::Authority,
-            id,
-            bytes,
-            own: true,
-        })
+    /// Signs the next fragment of the own chain and hands it to the disk.
+    pub(super) fn publish(
+        &mut self,
+        founding: &Founding,
+        index: usize,
+        now: Duration,
+        arena: &mut Arena,
+    ) -> Option<(FragmentId, u64)> {
+        let place = self.running.as_ref()?.next;
+        let fragment = self.signed(founding, index, now, place, 0)?;
+        let item = arena.take_in(Lane::Space(founding.space), &fragment.encode())?;
+        let running = self.running.as_mut()?;
+        running.next = (place.0 + 1, Some(fragment.id));
+        running.writing.insert((self.agent, place.0), fragment.id);
+        Some((fragment.id, self.store.write(item, true)))
+    }
+
+    /// Signs another fragment for the place of the last one: what a member that forks does.
+    pub(super) fn fork(
+        &mut self,
+        founding: &Founding,
+        index: usize,
+        now: Duration,
+        at: (u64, Option<FragmentId>),
+        arena: &mut Arena,
+    ) -> Option<(FragmentId, ItemIndex)> {
+        let fragment = self.signed(founding, index, now, at, 1)?;
+        let item = arena.take_in(Lane::Space(founding.space), &fragment.encode())?;
+        Some((fragment.id, item))
     }
 
     /// Checks foreign items; what passes is handed to the disk.
-    ///
-    /// Returns what becomes of each, and the mark at which all of it is durable, if anything was
-    /// written.
     pub(super) fn admit(
         &mut self,
+        now: Duration,
         lane: Lane,
         items: &[Bytes],
-        memo: &mut Memo,
-    ) -> (Vec<ItemOutcome>, Option<u64>) {
-        let mut mark = None;
-        let outcomes = items
-            .iter()
-            .map(|bytes| match lane {
-                Lane::Authority => self.admit_record(bytes, memo, &mut mark),
-                Lane::Space(space) => match memo.fragment(bytes) {
-                    Some(fragment) if fragment.header.space == space => {
-                        self.admit_fragment(fragment, bytes.clone(), memo, &mut mark)
-                    }
-                    _ => ItemOutcome::Refused,
-                },
-            })
-            .collect();
-        (outcomes, mark)
+        arena: &mut Arena,
+    ) -> Admitted {
+        let mut admitted = Admitted::default();
+        for wire in items {
+            let outcome = match arena.take_in(lane, wire) {
+                Some(item) => self.admit_item(now, item, arena, &mut admitted),
+                None => ItemOutcome::Refused,
+            };
+            admitted.outcomes.push(outcome);
+        }
+        admitted
     }
 
-    fn admit_record(
+    /// Checks one item whose form and signature are right.
+    pub(super) fn admit_item(
         &mut self,
-        bytes: &Bytes,
-        memo: &mut Memo,
-        mark: &mut Option<u64>,
+        now: Duration,
+        item: ItemIndex,
+        arena: &Arena,
+        admitted: &mut Admitted,
     ) -> ItemOutcome {
-        let Some(record) = memo.record(bytes) else {
-            return ItemOutcome::Refused;
-        };
-        let Some(running) = &self.running else {
-            return ItemOutcome::Refused;
-        };
-        let id = Hash::from_bytes(*record.id().as_bytes());
-        if self.store.holds(&id) || self.store.is_writing(&id) {
+        if self.store.holds(item) || self.store.is_writing(item) {
             return ItemOutcome::Known;
         }
-        let there = |parent: &rhizome_identity::RecordId| {
-            let id = Hash::from_bytes(*parent.as_bytes());
-            running.log.contains(parent) || self.store.is_writing(&id)
+        let outcome = match &arena.item(item).content {
+            Content::Record(record) => {
+                let there = |parent: &rhizome_identity::RecordId| {
+                    let parent = arena.find(&Hash::from_bytes(*parent.as_bytes()));
+                    parent.is_some_and(|parent| {
+                        self.store.holds(parent) || self.store.is_writing(parent)
+                    })
+                };
+                let is_ready = record.record().parents.iter().all(there);
+                if is_ready {
+                    ItemOutcome::Stored
+                } else {
+                    ItemOutcome::Waiting
+                }
+            }
+            Content::Fragment(fragment) => self.judge(now, fragment),
         };
-        if !record.record().parents.iter().all(there) {
-            return ItemOutcome::Waiting;
+        if outcome == ItemOutcome::Stored {
+            admitted.mark = Some(self.store.write(item, false));
+            admitted.taken.push(item);
         }
-        let item = Item {
-            lane: Lane::Authority,
-            id,
-            bytes: bytes.clone(),
-            own: false,
-        };
-        *mark = Some(self.store.write(item));
-        ItemOutcome::Stored
+        outcome
     }
 
-    fn admit_fragment(
-        &mut self,
-        fragment: Fragment,
-        bytes: Bytes,
-        memo: &mut Memo,
-        mark: &mut Option<u64>,
-    ) -> ItemOutcome {
-        let Some(authority) = self.authority(memo) else {
-            return ItemOutcome::Refused;
-        };
+    fn judge(&mut self, now: Duration, fragment: &Fragment) -> ItemOutcome {
+        let wall = self.wall_ms(now);
         let Some(running) = self.running.as_mut() else {
             return ItemOutcome::Refused;
         };
-        let id = fragment.id;
-        if running.writing.contains_key(&id) {
-            return ItemOutcome::Known;
+        let header = &fragment.header;
+        let place = (header.author, header.seq);
+        if let Some(other) = running.writing.get(&place) {
+            return if *other == fragment.id {
+                ItemOutcome::Known
+            } else {
+                ItemOutcome::Declined
+            };
         }
-        match running.admission.check(&authority, &fragment) {
+        let before = header.seq.checked_sub(1);
+        let before = before.and_then(|seq| running.writing.get(&(header.author, seq)));
+        match running.admission.check(&running.authority, fragment) {
             Verdict::Admit => {}
             // Behind one that is being written: as good as admitted, and durable after it.
-            Verdict::Wait(Missing::Prev(prev, _)) if running.writing.contains_key(&prev) => {}
+            Verdict::Wait(Missing::Prev(prev, _)) if before == Some(&prev) => {}
             Verdict::Duplicate => return ItemOutcome::Known,
             Verdict::Wait(missing) => {
-                running.admission.hold(fragment, missing);
+                running.admission.hold(fragment.clone(), missing);
                 return ItemOutcome::Waiting;
             }
-            _ => return ItemOutcome::Refused,
+            verdict => return ItemOutcome::from(&verdict),
         }
-        let lane = Lane::Space(fragment.header.space);
-        running.writing.insert(id, fragment);
-        *mark = Some(self.store.write(Item {
-            lane,
-            id: hash_of(id),
-            bytes,
-            own: false,
-        }));
+        running.clock.observe(wall, header.hlc);
+        running.writing.insert(place, fragment.id);
         ItemOutcome::Stored
     }
 
-    /// Takes what became durable into log and chains; returns the mark of what was freed by it
-    /// and is being written now.
-    pub(super) fn durable(&mut self, items: &[Item], memo: &mut Memo) -> Option<u64> {
-        let running = self.running.as_mut()?;
+    /// Takes what became durable into authority and chains; returns what was freed by it and is
+    /// being written now.
+    pub(super) fn durable(
+        &mut self,
+        now: Duration,
+        items: &[ItemIndex],
+        arena: &mut Arena,
+    ) -> Admitted {
+        let mut admitted = Admitted::default();
+        let Some(running) = self.running.as_mut() else {
+            return admitted;
+        };
         let mut freed = Vec::new();
-        let mut authority_changed = false;
+        let mut has_records = false;
         for item in items {
-            match item.lane {
-                Lane::Authority => {
-                    if let Some(record) = memo.record(&item.bytes) {
-                        authority_changed |= running.log.insert(record).is_ok();
-                    }
-                }
-                Lane::Space(_) => {
-                    let id = FragmentId::from_bytes(*item.id.as_bytes());
-                    if let Some(fragment) = running.writing.remove(&id) {
-                        freed.extend(running.admission.commit(&fragment));
-                    }
+            match &arena.item(*item).content {
+                Content::Record(_) => has_records = true,
+                Content::Fragment(fragment) => {
+                    let place = (fragment.header.author, fragment.header.seq);
+                    running.writing.remove(&place);
+                    freed.extend(running.admission.commit(fragment));
                 }
             }
         }
-        if authority_changed {
-            running.stale = true;
+        if has_records {
+            running.authority = arena.authority(&self.store);
             freed.extend(running.admission.authority_changed());
         }
-        let mut mark = None;
         for fragment in freed {
-            let bytes = fragment.encode();
-            self.admit_fragment(fragment, bytes, memo, &mut mark);
+            let id = Hash::from_bytes(*fragment.id.as_bytes());
+            let item = arena.find(&id).expect("held after it was taken in");
+            self.admit_item(now, item, arena, &mut admitted);
         }
-        mark
+        admitted
     }
 
     /// Stops at once; of what was not synced only the first `torn` writes are on the disk.
-    pub(super) fn crash(&mut self, torn: usize) {
-        self.store.crash(torn);
+    pub(super) fn crash(&mut self, torn: usize, arena: &Arena) -> Vec<ItemIndex> {
         self.running = None;
         self.life += 1;
+        self.store.crash(torn, arena)
     }
 }
 

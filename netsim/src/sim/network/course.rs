@@ -1,9 +1,8 @@
 //! The course of a run: one event after the other, each carried out on the node it is for.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use rhizome_identity::{AgentId, Hash, SpaceId};
+use rhizome_identity::{AgentId, SpaceId};
 use rhizome_memory::{FragmentId, Lane};
 use rhizome_mesh::proto::{
     address_book,
@@ -12,20 +11,17 @@ use rhizome_mesh::proto::{
 
 use super::{
     super::{
-        events::{Event, NodeIndex},
-        hostile::{self, Hostility},
-        node::Batch,
-        store::Item,
+        arena::ItemIndex,
+        events::{Event, NodeIndex, Pushed},
+        hostile::Hostility,
+        invariants::Invariant,
+        node::{Admitted, Batch},
     },
     Netsim,
 };
 
-/// How long a dial to nobody takes to fail.
-const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the disk takes to sync.
 const SYNC_TIME: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(12));
-/// How often a hostile node does something to each neighbour.
-const MISCHIEF_EVERY: Duration = Duration::from_millis(500);
 
 impl Netsim {
     pub(super) fn step(&mut self) {
@@ -42,21 +38,14 @@ impl Netsim {
                 link,
                 frame,
             } => {
-                if self.delivers(link) {
+                if self.links.is_alive(link) {
                     let from = self.nodes[from as usize].id;
                     self.handle(to, Input::Frame { from, frame });
                 }
             }
-            Event::Push {
-                from,
-                to,
-                link,
-                lane,
-                id,
-                item,
-            } => {
-                if self.delivers(link) {
-                    self.pushed(from, to, lane, id, &item);
+            Event::Push { to, link, item } => {
+                if self.links.is_alive(link) {
+                    self.pushed(to, &item);
                 }
             }
             Event::Timer { node, life } => self.timer(node, life),
@@ -75,63 +64,44 @@ impl Netsim {
                     self.close(link);
                 }
             }
-            Event::Restart { node, life } => {
-                if self.nodes[node as usize].life == life {
+            Event::Start { node, life } => {
+                let n = &self.nodes[node as usize];
+                if n.life == life && !n.is_up() {
                     self.boot(node);
                 }
             }
+            Event::Stop { node, down } => self.stop(node, down),
+            Event::Publish { node } => {
+                self.publish(node as usize);
+            }
             Event::Mischief { node, life } => self.mischief(node, life),
         }
-    }
-
-    fn note(&mut self, event: &Event) {
-        let (kind, node, content): (u8, u32, &[u8]) = match event {
-            Event::Frame { to, frame, .. } => (1, *to, frame),
-            Event::Push { to, id, .. } => (2, *to, id.as_bytes()),
-            Event::Timer { node, .. } => (3, *node, &[]),
-            Event::Synced { node, mark, .. } => (4, *node, &mark.to_le_bytes()),
-            Event::Dialled { from, to, .. } => (5, *from, &to.to_le_bytes()),
-            Event::Lost { link } => (6, 0, &link.to_le_bytes()),
-            Event::Restart { node, .. } => (7, *node, &[]),
-            Event::Mischief { node, .. } => (8, *node, &[]),
-        };
-        self.trace.update(&self.now.as_nanos().to_le_bytes());
-        self.trace
-            .update(&[kind])
-            .update(&node.to_le_bytes())
-            .update(content);
-    }
-
-    fn delivers(&self, link: u64) -> bool {
-        self.links
-            .get(link)
-            .is_some_and(|connection| !connection.dead)
     }
 
     pub(super) fn boot(&mut self, node: NodeIndex) {
         let seed = self.dice.next();
         let space: SpaceId = self.founding.space;
         let config = self.config.clone();
-        let memo = &mut self.memo;
-        self.nodes[node as usize].start(seed, config, space, memo);
+        let n = &mut self.nodes[node as usize];
+        n.start(seed, config, space, &mut self.arena);
+        self.links.set_up(node, true);
         for neighbour in self.nodes[node as usize].neighbours.clone() {
             let known = address_book::Input::Known(self.nodes[neighbour as usize].id);
             self.tell_book(node, known);
         }
-        let life = self.nodes[node as usize].life;
         if self.is_hostile(node) {
-            self.agenda
-                .add(self.now + MISCHIEF_EVERY, Event::Mischief { node, life });
+            self.next_mischief(node);
         }
         self.set_timer(node);
     }
 
-    fn handle(&mut self, node: NodeIndex, input: Input) {
+    pub(super) fn handle(&mut self, node: NodeIndex, input: Input) {
+        let now = self.now;
         let n = &mut self.nodes[node as usize];
-        let Some(running) = n.running.as_mut() else {
+        if !n.is_up() {
             return;
-        };
-        let outputs = running.replication.handle(self.now, input, &n.store);
+        }
+        let outputs = n.replicate(&self.arena, |core, held| core.handle(now, input, held));
         self.carry_out(node, outputs);
         self.set_timer(node);
     }
@@ -146,24 +116,23 @@ impl Netsim {
                     batch,
                     items,
                 } => {
-                    let (outcomes, mark) =
-                        self.nodes[node as usize].admit(lane, &items, &mut self.memo);
+                    let n = &mut self.nodes[node as usize];
+                    let admitted = n.admit(self.now, lane, &items, &mut self.arena);
+                    self.check_admitted(node, &admitted.taken);
                     let batch = Batch {
                         from,
                         lane,
                         batch,
-                        outcomes,
+                        outcomes: admitted.outcomes,
                     };
-                    self.admitted(node, batch, mark);
+                    self.answer_when_durable(node, batch, admitted.mark);
                 }
                 Output::Replica { .. } => self.replicas += 1,
                 Output::InSync { .. } => self.in_sync += 1,
                 Output::Misbehaved { peer, what } => {
                     let whom = self.by_id[&peer];
                     self.sent_away.push((node, whom, what));
-                    if let Some(link) = self.links.between(node, whom) {
-                        self.close(link);
-                    }
+                    self.give_up(node, whom);
                     self.tell_book(node, address_book::Input::Forget(peer));
                 }
                 _ => {}
@@ -171,30 +140,14 @@ impl Netsim {
         }
     }
 
-    /// Answers for a batch once it is durable.
-    fn admitted(&mut self, node: NodeIndex, batch: Batch, mark: Option<u64>) {
-        if let Some(mark) = mark {
-            if let Some(running) = self.nodes[node as usize].running.as_mut() {
-                running.batches.entry(mark).or_default().push(batch);
-            }
-            self.sync_later(node, mark);
-        } else {
-            let Batch {
-                from,
-                lane,
-                batch,
-                outcomes,
-            } = batch;
-            self.handle(
-                node,
-                Input::AdmitDone {
-                    from,
-                    lane,
-                    batch,
-                    outcomes,
-                },
-            );
+    fn answer_when_durable(&mut self, node: NodeIndex, batch: Batch, mark: Option<u64>) {
+        let Some(mark) = mark else {
+            return self.handle(node, batch.into());
+        };
+        if let Some(running) = self.nodes[node as usize].running.as_mut() {
+            running.batches.entry(mark).or_default().push(batch);
         }
+        self.sync_later(node, mark);
     }
 
     pub(super) fn sync_later(&mut self, node: NodeIndex, mark: u64) {
@@ -206,89 +159,111 @@ impl Netsim {
 
     fn synced(&mut self, node: NodeIndex, mark: u64) {
         let n = &mut self.nodes[node as usize];
-        let mut items = n.store.sync(mark);
-        let freed = n.durable(&items, &mut self.memo);
+        let before = n
+            .running
+            .as_ref()
+            .map(|running| Arc::clone(&running.authority));
+        let mut items = n.store.sync(mark, &self.arena);
+        let freed = n.durable(self.now, &items, &mut self.arena);
+        let after = n.running.as_ref().map(|running| &running.authority);
+        let has_new_rights = match (&before, after) {
+            (Some(before), Some(after)) => !Arc::ptr_eq(before, after),
+            _ => false,
+        };
         if n.hostility == Some(Hostility::WithheldPredecessor) {
+            let arena = &self.arena;
             items.retain(|item| {
-                let first = item.own
-                    && item.lane != Lane::Authority
-                    && self
-                        .memo
-                        .fragment(&item.bytes)
-                        .is_some_and(|own| own.header.seq == 0);
+                let first = arena.item(*item).fragment();
+                let first = first.is_some_and(|f| n.store.is_own(*item) && f.header.seq == 0);
                 if first {
-                    n.store.hide(item.lane, &item.id);
+                    n.store.hide(&arena.item(*item).id);
                 }
                 !first
             });
         }
+        self.note_durable(node, &items);
         for item in items {
             self.stored(node, item);
         }
-        let Some(running) = self.nodes[node as usize].running.as_mut() else {
-            return;
-        };
-        let later = running.batches.split_off(&(mark + 1));
-        let done = std::mem::replace(&mut running.batches, later);
-        for Batch {
-            from,
-            lane,
-            batch,
-            outcomes,
-        } in done.into_values().flatten()
-        {
-            self.handle(
-                node,
-                Input::AdmitDone {
-                    from,
-                    lane,
-                    batch,
-                    outcomes,
-                },
-            );
+        if let Some(running) = self.nodes[node as usize].running.as_mut() {
+            let later = running.batches.split_off(&(mark + 1));
+            let done = std::mem::replace(&mut running.batches, later);
+            for batch in done.into_values().flatten() {
+                self.handle(node, batch.into());
+            }
         }
-        if let Some(mark) = freed {
+        self.write_freed(node, &freed);
+        if has_new_rights {
+            self.rights_changed(node);
+        }
+    }
+
+    fn write_freed(&mut self, node: NodeIndex, freed: &Admitted) {
+        self.check_admitted(node, &freed.taken);
+        if let Some(mark) = freed.mark {
             self.sync_later(node, mark);
         }
     }
 
-    fn stored(&mut self, node: NodeIndex, item: Item) {
-        let Item {
-            lane,
-            id,
-            bytes,
-            own,
-        } = item;
-        if own && lane != Lane::Authority {
-            let fragment = self.memo.fragment(&bytes).expect("its own");
-            self.acked.insert(fragment.id, node);
-            self.claim_position(fragment.header.author, fragment.header.seq, fragment.id);
+    /// Counts what a node now has of what it was promised.
+    pub(super) fn note_durable(&mut self, node: NodeIndex, items: &[ItemIndex]) {
+        let is_promised = |item: &&ItemIndex| self.is_promised(**item);
+        let more = items.iter().filter(is_promised).count();
+        self.nodes[node as usize].acked_here += more;
+    }
+
+    pub(super) fn is_promised(&self, item: ItemIndex) -> bool {
+        self.acked.get(item as usize).copied().unwrap_or(false)
+    }
+
+    fn stored(&mut self, node: NodeIndex, item: ItemIndex) {
+        let stored = self.arena.item(item);
+        let (lane, id) = (stored.lane, stored.id);
+        let own = self.nodes[node as usize].store.is_own(item);
+        if own && let Some(fragment) = stored.fragment() {
+            let (author, seq, id) = (fragment.header.author, fragment.header.seq, fragment.id);
+            self.acknowledge(node, item);
+            self.claim_position(author, seq, id);
         }
         self.handle(node, Input::Stored { lane, id, own });
         if self.push {
-            for peer in self.connected(node) {
-                let Some(link) = self.links.between(node, peer) else {
-                    continue;
-                };
-                let arrivals = self.links.arrivals(&mut self.dice, node, peer);
-                self.bytes += bytes.len() as u64;
-                let item = if self.nodes[node as usize].store.breaks(lane) {
-                    hostile::broken(&bytes)
-                } else {
-                    bytes.clone()
-                };
-                for after in arrivals {
-                    let item = item.clone();
-                    let push = Event::Push {
-                        from: node,
-                        to: peer,
-                        link,
-                        lane,
-                        id,
-                        item,
-                    };
-                    self.agenda.add(self.now + after, push);
-                }
+            self.push_to_all(node, item);
+        }
+    }
+
+    /// Tells the publisher that its fragment is durable: from here on it must not be lost.
+    fn acknowledge(&mut self, node: NodeIndex, item: ItemIndex) {
+        self.acked_count += 1;
+        let n = &self.nodes[node as usize];
+        if n.hostility.is_some() || self.is_revoked(n) {
+            return;
+        }
+        let at = item as usize;
+        if self.acked.len() <= at {
+            self.acked.resize(at + 1, false);
+        }
+        self.acked[at] = true;
+        self.promised += 1;
+        self.nodes[node as usize].acked_here += 1;
+    }
+
+    /// Takes back what was promised of a chain beyond a cut.
+    pub(super) fn break_promises(&mut self, author: AgentId, beyond: Option<u64>) {
+        let broken: Vec<ItemIndex> = (0..self.arena.len())
+            .filter(|item| self.is_promised(*item))
+            .filter(|item| {
+                let fragment = self.arena.item(*item).fragment();
+                fragment.is_some_and(|fragment| {
+                    let header = &fragment.header;
+                    header.author == author && beyond.is_none_or(|last| header.seq > last)
+                })
+            })
+            .collect();
+        for item in broken {
+            self.acked[item as usize] = false;
+            self.promised -= 1;
+            for node in &mut self.nodes {
+                node.acked_here -= usize::from(node.store.holds(item));
             }
         }
     }
@@ -296,62 +271,33 @@ impl Netsim {
     /// An author's position never has two fragments, however often its node crashed.
     fn claim_position(&mut self, author: AgentId, seq: u64, id: FragmentId) {
         let first = *self.positions.entry((author, seq)).or_insert(id);
-        assert!(
-            first == id,
-            "position {seq} was used twice; {}",
-            self.replay()
-        );
+        if first != id {
+            let what = format!("position {seq} of {} was used twice", author.fmt_short());
+            self.violate(Invariant::OnePosition, what);
+        }
     }
 
-    fn pushed(&mut self, from: NodeIndex, to: NodeIndex, lane: Lane, id: Hash, item: &Bytes) {
+    fn pushed(&mut self, to: NodeIndex, pushed: &Pushed) {
+        let now = self.now;
         let n = &mut self.nodes[to as usize];
-        if n.running.is_none() || n.store.holds(&id) {
+        if !n.is_up() {
             return;
         }
-        let _ = from;
-        let (_, mark) = n.admit(lane, std::slice::from_ref(item), &mut self.memo);
-        if let Some(mark) = mark {
-            self.sync_later(to, mark);
-        }
-    }
-
-    fn connected(&self, node: NodeIndex) -> Vec<NodeIndex> {
-        let Some(running) = &self.nodes[node as usize].running else {
-            return Vec::new();
-        };
-        running
-            .replication
-            .peers()
-            .map(|peer| self.by_id[peer])
-            .collect()
-    }
-
-    fn send(&mut self, from: NodeIndex, to: NodeIndex, frame: &Bytes) {
-        let Some(link) = self.links.between(from, to) else {
-            return;
-        };
-        let copies = match self.nodes[from as usize].hostility {
-            Some(Hostility::Flood) => 20,
-            _ => 1,
-        };
-        for _ in 0..copies {
-            self.bytes += frame.len() as u64;
-            for after in self.links.arrivals(&mut self.dice, from, to) {
-                let frame = frame.clone();
-                self.agenda.add(
-                    self.now + after,
-                    Event::Frame {
-                        from,
-                        to,
-                        link,
-                        frame,
-                    },
-                );
+        let mut admitted = Admitted::default();
+        match pushed {
+            Pushed::Item(item) => {
+                n.admit_item(now, *item, &self.arena, &mut admitted);
+            }
+            Pushed::Raw(lane, bytes) => {
+                let lane: Lane = *lane;
+                admitted = n.admit(now, lane, std::slice::from_ref(bytes), &mut self.arena);
             }
         }
+        self.write_freed(to, &admitted);
     }
 
     fn timer(&mut self, node: NodeIndex, life: u32) {
+        let now = self.now;
         let n = &mut self.nodes[node as usize];
         if n.life != life {
             return;
@@ -359,19 +305,19 @@ impl Netsim {
         let Some(running) = n.running.as_mut() else {
             return;
         };
-        if running.timer != Some(self.now) {
+        if running.timer != Some(now) {
             // Set for a deadline that has moved since.
             return;
         }
         running.timer = None;
-        let outputs = running.replication.handle_timeout(self.now, &n.store);
-        let dials = running.book.handle_timeout(self.now);
+        let dials = running.book.handle_timeout(now);
+        let outputs = n.replicate(&self.arena, |core, held| core.handle_timeout(now, held));
         self.carry_out(node, outputs);
         self.dial(node, dials);
         self.set_timer(node);
     }
 
-    fn set_timer(&mut self, node: NodeIndex) {
+    pub(super) fn set_timer(&mut self, node: NodeIndex) {
         let n = &mut self.nodes[node as usize];
         let Some(running) = n.running.as_mut() else {
             return;
@@ -391,91 +337,13 @@ impl Netsim {
         }
     }
 
-    fn tell_book(&mut self, node: NodeIndex, input: address_book::Input) {
+    pub(super) fn tell_book(&mut self, node: NodeIndex, input: address_book::Input) {
+        let now = self.now;
         let Some(running) = self.nodes[node as usize].running.as_mut() else {
             return;
         };
-        let dials = running.book.handle(self.now, input);
+        let dials = running.book.handle(now, input);
         self.dial(node, dials);
         self.set_timer(node);
-    }
-
-    fn dial(&mut self, node: NodeIndex, dials: Vec<address_book::Output>) {
-        let life = self.nodes[node as usize].life;
-        for dial in dials {
-            let address_book::Output::Dial(peer) = dial else {
-                continue;
-            };
-            let to = self.by_id[&peer];
-            let answers = self.links.may_reach(node, to);
-            let takes = if answers {
-                3 * self.links.latency(&mut self.dice, node, to)
-            } else {
-                DIAL_TIMEOUT
-            };
-            self.agenda.add(
-                self.now + takes,
-                Event::Dialled {
-                    from: node,
-                    to,
-                    life,
-                },
-            );
-        }
-    }
-
-    fn dialled(&mut self, from: NodeIndex, to: NodeIndex, life: u32) {
-        if self.nodes[from as usize].life != life {
-            return;
-        }
-        let (us, them) = (self.nodes[from as usize].id, self.nodes[to as usize].id);
-        if !self.links.may_reach(from, to) || self.nodes[to as usize].running.is_none() {
-            return self.tell_book(from, address_book::Input::DialFailed(them));
-        }
-        if self
-            .links
-            .between(from, to)
-            .is_some_and(|link| self.delivers(link))
-        {
-            // Both dialled at once, and the other dial won.
-            return self.tell_book(from, address_book::Input::Up(them));
-        }
-        self.links.connect(from, to);
-        for (node, peer) in [(from, them), (to, us)] {
-            self.tell_book(node, address_book::Input::Up(peer));
-            self.handle(node, Input::PeerUp(peer));
-        }
-    }
-
-    fn close(&mut self, link: u64) {
-        let Some(connection) = self.links.close(link) else {
-            return;
-        };
-        let (a, b) = connection.ends;
-        for (node, peer) in [(a, b), (b, a)] {
-            let peer = self.nodes[peer as usize].id;
-            self.handle(node, Input::PeerDown(peer));
-            self.tell_book(node, address_book::Input::Down(peer));
-        }
-    }
-
-    fn mischief(&mut self, node: NodeIndex, life: u32) {
-        let n = &self.nodes[node as usize];
-        if n.life != life {
-            return;
-        }
-        if n.hostility == Some(Hostility::Garbage) {
-            for peer in self.connected(node) {
-                let len = 1 + self.dice.below(600);
-                let mut frame = self.dice.bytes(len);
-                // Half of it looks like a frame of some kind, to get past the first check.
-                if self.dice.chance(500) {
-                    frame[0] = u8::try_from(1 + self.dice.below(7)).expect("at most seven");
-                }
-                self.send(node, peer, &frame.into());
-            }
-        }
-        self.agenda
-            .add(self.now + MISCHIEF_EVERY, Event::Mischief { node, life });
     }
 }
