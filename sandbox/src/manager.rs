@@ -494,7 +494,8 @@ async fn lock_soon(dir: &Path) -> Result<File, SandboxError> {
     lock(dir)
 }
 
-fn lock(dir: &std::path::Path) -> Result<File, SandboxError> {
+/// Takes the directory, unless another daemon has it.
+fn lock(dir: &Path) -> Result<File, SandboxError> {
     let directory = |source| directory(dir)(source);
     make_private_dir(dir).map_err(directory)?;
     let file = OpenOptions::new()
