@@ -72,7 +72,7 @@ pub use same::{RETRACTED_FIELD, confirmation, is_retracted, retraction, same_tex
 pub use standing::{Standing, Voice};
 pub use store::{Damage, LogError, RecoveryReport, StoreError};
 pub use view::{
-    Applied, ComposeContext, ComposeError, Composed, ListQuery, MAX_WAITING,
+    Applied, ComposeContext, ComposeError, Composed, ListPage, ListPlace, ListQuery, MAX_WAITING,
     MAX_WAITING_PER_AUTHOR, Opened, Quarantined, Reader, View, ViewError,
 };
 pub use watch::{MAX_WATCH, WatchEvent};

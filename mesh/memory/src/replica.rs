@@ -49,7 +49,7 @@ pub use self::{
 use crate::store::RecoveryReport;
 use crate::{
     ContextState, ContextSummary, DocId, Event, FilePath, FileSummary, FragmentId, Hit, IdSet,
-    Lane, ListQuery, MemoryItem, RecallError, RecallQuery, Standing, Verification, Voice,
+    Lane, ListPage, ListQuery, MemoryItem, RecallError, RecallQuery, Standing, Verification, Voice,
     WatchEvent, Why, view::What,
 };
 
@@ -378,10 +378,18 @@ impl Replica {
     /// # Errors
     /// If the view fails.
     pub fn list(&self, query: &ListQuery) -> Result<Vec<MemoryItem>, ReplicaError> {
+        self.page(query).map(|page| page.items)
+    }
+
+    /// Lists memories, with the place where the list goes on.
+    ///
+    /// # Errors
+    /// If the view fails.
+    pub fn page(&self, query: &ListQuery) -> Result<ListPage, ReplicaError> {
         let reader = self.inner().caught_up_reader();
         Ok(self
             .inner()
-            .judged(|judge| reader.list_judged(query, judge))?)
+            .judged(|judge| reader.page_judged(query, judge))?)
     }
 
     /// Returns the working context of a task.

@@ -11,6 +11,7 @@
 mod apply;
 mod compose;
 mod documents;
+mod list;
 mod live;
 mod materialise;
 mod tables;
@@ -43,6 +44,7 @@ use self::{
 pub(crate) use self::{compose::What, documents::Promise};
 pub use self::{
     error::{ComposeError, ViewError},
+    list::{ListPage, ListPlace, ListQuery},
     read::Reader,
     waiting::{MAX_WAITING, MAX_WAITING_PER_AUTHOR},
 };
@@ -105,21 +107,6 @@ pub enum Applied {
     Quarantined(Reason),
     /// The view's database failed: it is tried again when the view is next opened.
     Deferred,
-}
-
-/// Which memories to list.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ListQuery {
-    /// Only in this space.
-    pub space: Option<SpaceId>,
-    /// Only of this kind.
-    pub kind: Option<Kind>,
-    /// Only of this task.
-    pub task: Option<String>,
-    /// Only those whose key begins so.
-    pub key_prefix: Option<String>,
-    /// Most items wanted; 0 means 50.
-    pub limit: usize,
 }
 
 /// A fragment that was refused.
@@ -403,14 +390,6 @@ impl View {
     /// If the database fails.
     pub fn memory(&self, space: &SpaceId, doc: &DocId) -> Result<Option<MemoryItem>, ViewError> {
         self.reader().memory(space, doc)
-    }
-
-    /// Lists memories, the newest first.
-    ///
-    /// # Errors
-    /// If the database fails.
-    pub fn list(&self, query: &ListQuery) -> Result<Vec<MemoryItem>, ViewError> {
-        self.reader().list(query)
     }
 
     /// Returns the context of a task.

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use rhizome_identity::SpaceId;
 use rhizome_memory::{
     Applied, Artifact, ComposeError, ContextPatch, ContextState, Decision, Draft, ErrorEntry,
-    Explored, FragmentId, Hlc, Kind, ListQuery, MemoryItem, Opened, context_doc, keyed_doc,
+    Explored, FragmentId, Hlc, Kind, ListPlace, ListQuery, MemoryItem, Opened, context_doc,
+    keyed_doc,
 };
 use support::{Node, Writer, draft, keyed, space};
 
@@ -382,7 +383,7 @@ fn a_list_filters_by_space_kind_and_task_and_begins_with_the_newest() {
     );
     assert_eq!(
         list(ListQuery {
-            space: Some(space(1)),
+            spaces: Some(vec![space(1)]),
             ..ListQuery::default()
         }),
         ["m2", "m1", "m0"]
@@ -402,6 +403,85 @@ fn a_list_filters_by_space_kind_and_task_and_begins_with_the_newest() {
         }),
         ["m3", "m0"]
     );
+}
+
+#[test]
+fn a_page_far_along_costs_no_more_than_the_first() {
+    const PAGE: usize = 10;
+    let (_dir, mut node) = open();
+    let mut ada = Writer::new(1);
+    let mut at = 0;
+    let mut publish = |node: &mut Node, space_number: u8, key: Option<String>| {
+        at += 1;
+        let draft = Draft {
+            key,
+            ..draft(&format!("m{at}"))
+        };
+        node.publish(&mut ada, space(space_number), at, &draft);
+    };
+    for n in 0..100 {
+        publish(&mut node, n % 3 + 1, Some(format!("key/{n:03}")));
+        publish(&mut node, n % 3 + 1, None);
+    }
+    let some = Some(vec![space(1), space(3)]);
+    let keys = |keys: &[&str]| Some(keys.iter().map(|key| (*key).to_owned()).collect());
+    for (spaces, key_prefixes, all) in [
+        (None, None, 200),
+        (some.clone(), None, 134),
+        (some, keys(&["key/"]), 67),
+        (None, keys(&["key/04", "key/01"]), 20),
+    ] {
+        let query = ListQuery {
+            spaces,
+            key_prefixes,
+            limit: 1_000,
+            ..ListQuery::default()
+        };
+        let whole = node.view.page(&query).unwrap();
+        assert_eq!((whole.items.len(), whole.rows_read), (all, all));
+        assert_eq!(whole.next, None);
+        let (mut told, mut after) = (Vec::new(), None);
+        loop {
+            let page = node
+                .view
+                .page(&ListQuery {
+                    after,
+                    limit: PAGE,
+                    ..query.clone()
+                })
+                .unwrap();
+            // One more, to know that there is more.
+            assert!(page.rows_read <= PAGE + 1, "{}", page.rows_read);
+            told.extend(page.items);
+            let Some(next) = page.next else { break };
+            after = Some(ListPlace::from_bytes(&next.to_bytes()).unwrap());
+            // What comes meanwhile is newer, or elsewhere.
+            publish(&mut node, 2, Some(format!("new/{}", told.len())));
+            if query.key_prefixes.is_none() && query.spaces.is_some() {
+                publish(&mut node, 1, None);
+            }
+        }
+        assert_eq!(told, whole.items);
+        if query.key_prefixes.is_some() {
+            assert!(told.is_sorted_by_key(|item| item.key.clone()));
+        } else {
+            assert!(told.is_sorted_by_key(|item| std::cmp::Reverse(item.hlc)));
+        }
+    }
+    let twice = ListQuery {
+        key_prefixes: keys(&["key/", "key/00"]),
+        limit: 1_000,
+        ..ListQuery::default()
+    };
+    assert_eq!(node.view.list(&twice).unwrap().len(), 100);
+    let nowhere = ListQuery {
+        spaces: Some(Vec::new()),
+        ..ListQuery::default()
+    };
+    assert!(node.view.list(&nowhere).unwrap().is_empty());
+    for bad in [&[][..], &[7; 63], &[7; 4_096]] {
+        assert_eq!(ListPlace::from_bytes(bad), None);
+    }
 }
 
 #[test]

@@ -454,7 +454,7 @@ fn records_of_nodes_are_found_by_who_asks_for_them() {
         assert_eq!(titles(&view.recall(&asked).unwrap()), ["a wombat asleep"]);
         let list = |kind| {
             let query = rhizome_memory::ListQuery {
-                space: Some(space(1)),
+                spaces: Some(vec![space(1)]),
                 kind,
                 task: None,
                 limit: 0,

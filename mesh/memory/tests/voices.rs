@@ -89,7 +89,7 @@ impl Lab {
 
     fn list(&self, node: usize) -> Vec<String> {
         let query = ListQuery {
-            space: Some(self.mesh.space),
+            spaces: Some(vec![self.mesh.space]),
             ..ListQuery::default()
         };
         let items = self.replica(node).list(&query).unwrap();
@@ -364,13 +364,12 @@ fn keys_are_listed_by_their_beginning() {
     }
     let list = |prefix: &str| {
         let query = ListQuery {
-            space: Some(lab.mesh.space),
-            key_prefix: Some(prefix.to_owned()),
+            spaces: Some(vec![lab.mesh.space]),
+            key_prefixes: Some(vec![prefix.to_owned()]),
             ..ListQuery::default()
         };
         let items = lab.replica(0).list(&query).unwrap();
-        let mut keys: Vec<_> = items.into_iter().filter_map(|item| item.key).collect();
-        keys.sort();
+        let keys: Vec<_> = items.into_iter().filter_map(|item| item.key).collect();
         keys
     };
     assert_eq!(list("a/"), ["a/1", "a/2"]);

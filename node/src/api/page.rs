@@ -44,7 +44,7 @@ pub(crate) struct Cursor {
     /// How many items came before.
     #[serde(rename = "n")]
     pub(crate) told: usize,
-    /// What names the last of them.
+    /// What names the last of them, or its place.
     #[serde(rename = "k")]
     pub(crate) key: String,
 }
@@ -56,15 +56,18 @@ impl Cursor {
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self, ApiError> {
-        let bad = || {
-            ApiError::bad_request("the cursor is none of this API's")
-                .hint("pass the `next` of the page before as it is, or leave it out to begin anew")
-        };
         if text.len() > MAX_CURSOR {
-            return Err(bad());
+            return Err(Self::foreign());
         }
-        let json = BASE64URL_NOPAD.decode(text.as_bytes()).map_err(|_| bad())?;
-        serde_json::from_slice(&json).map_err(|_| bad())
+        let json = BASE64URL_NOPAD.decode(text.as_bytes()).ok();
+        let cursor = json.and_then(|json| serde_json::from_slice(&json).ok());
+        cursor.ok_or_else(Self::foreign)
+    }
+
+    /// Refuses what is no cursor of this list.
+    pub(crate) fn foreign() -> ApiError {
+        ApiError::bad_request("the cursor is none of this API's")
+            .hint("pass the `next` of the page before as it is, or leave it out to begin anew")
     }
 
     /// Returns where to go on in a list of `keys`.

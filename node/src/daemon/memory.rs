@@ -1,26 +1,27 @@
-//! Memories: publish, recall, list, show, watch, why.
+//! Memories: publish, recall, show, why.
 //!
-//! [`guard`] keeps secrets out, [`again`] counts what is said a second time, [`retract`] takes a
-//! memory back and tells its history.
+//! [`guard`] keeps secrets out, [`again`] counts what is said a second time, [`list`] lists a page at
+//! a time, [`watch`] tells what arrives, [`retract`] takes a memory back and tells its history.
 mod again;
 mod guard;
+mod list;
 mod retract;
+mod watch;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::http::StatusCode;
 use rhizome_identity::{Authority, SpaceId};
 use rhizome_memory::{
-    Awaited, DocId, Draft, FragmentId, Kind, ListQuery, MemoryItem, PublishRequest, RecallQuery,
-    Standing, Voice, same_text,
+    Awaited, DocId, Draft, FragmentId, Kind, MemoryItem, PublishRequest, RecallQuery, Standing,
+    Voice, same_text,
 };
 use rhizome_sandbox::Contract;
-use tokio::sync::{
-    OwnedSemaphorePermit,
-    broadcast::error::{RecvError, TryRecvError},
-};
 
-pub(crate) use self::again::{Again, keep_counts};
+pub(crate) use self::{
+    again::{Again, keep_counts},
+    watch::WatchStart,
+};
 use super::{
     caller::{Caller, Scope},
     fail,
@@ -28,15 +29,11 @@ use super::{
     node::{Node, blocking},
 };
 use crate::{
-    api::{
-        extract::Lines,
-        page::Cursor,
-        types::{
-            SCHEMA,
-            memory::{
-                Hit, ListParams, Memory, MemoryList, MemoryShown, PublishBody, Published,
-                RecallBody, Recalled, Trust, WatchEvent, WatchParams, Why, WhyRecord, WhyState,
-            },
+    api::types::{
+        SCHEMA,
+        memory::{
+            Hit, Memory, MemoryShown, PublishBody, Published, RecallBody, Recalled, Trust, Why,
+            WhyRecord, WhyState,
         },
     },
     error::ApiError,
@@ -50,14 +47,8 @@ const REQUIRES_FIELD: &str = "rhizome.requires";
 const MAX_SHOWN: usize = 80;
 const DEFAULT_HITS: usize = 10;
 const MAX_HITS: usize = 100;
-const DEFAULT_LIST: usize = 50;
-const MAX_LIST: usize = 1_000;
-/// How far a list can be followed.
-const MAX_TOLD: usize = 1_000_000;
 const DEFAULT_REPLICAS_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_REPLICAS_TIMEOUT: Duration = Duration::from_secs(60);
-/// Events read from the replica at a time.
-const WATCH_PAGE: usize = 256;
 
 impl Node {
     /// Publishes a memory; answers when it is durable here, and on as many others as asked.
@@ -227,73 +218,6 @@ impl Node {
             .map_err(fail::recall)
     }
 
-    /// Lists memories, newest first.
-    pub(crate) async fn list(
-        &self,
-        caller: &Caller,
-        params: ListParams,
-    ) -> Result<MemoryList, ApiError> {
-        let scope = caller.readable(self, params.space.as_deref())?;
-        let kind = params.kind.as_deref().map(parse_kind).transpose()?;
-        self.note_distrust();
-        let limit = params.limit.unwrap_or(DEFAULT_LIST).clamp(1, MAX_LIST);
-        let cursor = params.cursor.as_deref().map(Cursor::parse).transpose()?;
-        // What was told before is read again, and with room for what came since; and one more, to
-        // know whether there is more.
-        let told = cursor.as_ref().map_or(0, |cursor| cursor.told);
-        if told > MAX_TOLD {
-            return Err(ApiError::bad_request("the list ends here")
-                .hint("narrow it by `space`, `kind` or `task`"));
-        }
-        let wanted = match cursor {
-            Some(_) => told + MAX_LIST + limit + 1,
-            None => limit + 1,
-        };
-        let replica = self.replica.clone();
-        let (items, next) = blocking(move || {
-            let mut items = Vec::new();
-            for space in scope.0 {
-                let query = ListQuery {
-                    space: Some(space),
-                    kind,
-                    task: params.task.clone(),
-                    key_prefix: params.key_prefix.clone(),
-                    limit: wanted,
-                };
-                items.extend(replica.list(&query).map_err(fail::replica)?);
-            }
-            items.sort_by_key(|item| std::cmp::Reverse((item.hlc, item.doc)));
-            if let Some(cursor) = cursor {
-                let keys: Vec<String> = items.iter().map(|item| item.doc.to_string()).collect();
-                let place = cursor.place(keys.iter().map(String::as_str));
-                items.drain(..place.min(items.len()));
-            }
-            let more = items.len() > limit;
-            items.truncate(limit);
-            let last = items
-                .last()
-                .filter(|_| more)
-                .map(|item| item.doc.to_string());
-            let next = last.map(|key| Cursor {
-                told: told + items.len(),
-                key,
-            });
-            Ok::<_, ApiError>((items, next))
-        })
-        .await??;
-        let authority = self.replica.authority();
-        let memories = items
-            .into_iter()
-            .map(|item| self.memory_of(&authority, item))
-            .collect();
-        let memories = self.compare(caller, memories, |memory| memory).await?;
-        Ok(MemoryList {
-            schema: SCHEMA,
-            next: next.map(|cursor| cursor.encode()),
-            memories,
-        })
-    }
-
     /// Shows one memory.
     pub(crate) async fn show(
         &self,
@@ -340,114 +264,6 @@ impl Node {
                 .hint("it may not have arrived yet; `rhizome peers` shows who is in sync")
         })?;
         Ok(self.why_of(&self.replica.authority(), why))
-    }
-
-    /// Sends what arrived, and with `follow` what arrives, to `lines`.
-    pub(crate) async fn watch(
-        self: Arc<Self>,
-        scope: Scope,
-        params: WatchStart,
-        permit: OwnedSemaphorePermit,
-        lines: Lines,
-    ) {
-        let work = async {
-            // Listening first: what is stored between the first look and the first wait is not missed.
-            let mut events = self.replica.events();
-            let mut after = match params.after {
-                After::Arrival(arrival) => arrival,
-                After::Now => loop {
-                    match events.recv().await {
-                        Ok(rhizome_memory::Event::Stored { arrival, .. }) => {
-                            break arrival.saturating_sub(1);
-                        }
-                        Ok(_) | Err(RecvError::Lagged(_)) => {}
-                        Err(RecvError::Closed) => return,
-                    }
-                },
-            };
-            loop {
-                if self.send_page(&scope, &mut after, &lines).await.is_err() {
-                    return;
-                }
-                if !params.follow {
-                    return;
-                }
-                match events.recv().await {
-                    Ok(_) | Err(RecvError::Lagged(_)) => {}
-                    Err(RecvError::Closed) => return,
-                }
-                // One look serves all that have piled up.
-                while !matches!(
-                    events.try_recv(),
-                    Err(TryRecvError::Empty | TryRecvError::Closed)
-                ) {}
-            }
-        };
-        tokio::select! {
-            () = work => {}
-            () = lines.closed() => {}
-            () = self.stop.cancelled() => {}
-        }
-        drop(permit);
-    }
-
-    /// Sends everything from `after` to the present and moves `after` along.
-    async fn send_page(
-        &self,
-        scope: &Scope,
-        after: &mut u64,
-        lines: &Lines,
-    ) -> Result<(), crate::api::extract::Gone> {
-        loop {
-            let (replica, space, from) = (self.replica.clone(), scope.single(), *after);
-            let page = blocking(move || replica.watch(space, from, WATCH_PAGE)).await;
-            let Ok(page) = page else {
-                return Err(crate::api::extract::Gone);
-            };
-            let Some(last) = page.last() else {
-                return Ok(());
-            };
-            *after = last.arrival.max(from + 1);
-            let authority = self.replica.authority();
-            for event in page
-                .into_iter()
-                .filter(|event| scope.allows(&event.item.space))
-            {
-                let event = self.event_of(&authority, event);
-                lines.send_event(event.arrival, &event).await?;
-            }
-        }
-    }
-
-    /// Returns what a watcher is told of an arrival.
-    pub(crate) fn event_of(
-        &self,
-        authority: &Authority,
-        event: rhizome_memory::WatchEvent,
-    ) -> WatchEvent {
-        let (arrival, id, own) = (event.arrival, event.id.to_string(), event.own);
-        let memory = self.memory_of(authority, event.item);
-        let title = match (&memory.kind[..], &memory.task) {
-            ("context", Some(task)) if memory.title.is_empty() => task.clone(),
-            _ => memory.title,
-        };
-        WatchEvent {
-            schema: SCHEMA,
-            arrival,
-            id,
-            doc: memory.doc,
-            space: memory.space,
-            kind: memory.kind,
-            title,
-            text: memory.text,
-            task: memory.task,
-            fields: memory.fields,
-            author: memory.author,
-            node: memory.node,
-            at_ms: memory.at_ms,
-            own,
-            trust: memory.trust,
-        }
     }
 
     /// Says of each memory how the runtime it was learned in stands to the caller's.
@@ -608,43 +424,6 @@ fn stamp(caller: &Caller, draft: &mut Draft) {
     }
 }
 
-/// Where a watch begins, and whether it ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct WatchStart {
-    after: After,
-    pub(crate) follow: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum After {
-    Arrival(u64),
-    Now,
-}
-
-impl WatchStart {
-    pub(crate) fn parse(params: &WatchParams) -> Result<Self, ApiError> {
-        let after = match params.after.as_deref() {
-            None => After::Arrival(0),
-            Some("now") => After::Now,
-            Some(number) => After::Arrival(number.parse().map_err(|_| {
-                ApiError::bad_request(format!("`{}` is no arrival number", clip(number)))
-                    .hint("pass the `arrival` of the last event you have, 0 or `now`")
-            })?),
-        };
-        let follow = match params.follow {
-            None | Some(0) => false,
-            Some(1) => true,
-            Some(_) => return Err(ApiError::bad_request("`follow` is 0 or 1")),
-        };
-        if after == After::Now && !follow {
-            return Err(ApiError::bad_request(
-                "from `now` on there is nothing without `follow=1`",
-            ));
-        }
-        Ok(Self { after, follow })
-    }
-}
-
 fn draft(body: PublishBody) -> Result<Draft, ApiError> {
     let own = body.fields.keys().find(|name| name.starts_with(OWN_FIELDS));
     if let Some(name) = own {
@@ -716,27 +495,6 @@ pub(crate) fn clip(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn params(after: Option<&str>, follow: Option<u8>) -> Result<WatchStart, ApiError> {
-        WatchStart::parse(&WatchParams {
-            space: None,
-            after: after.map(Into::into),
-            follow,
-        })
-    }
-
-    #[test]
-    fn a_watch_begins_where_it_is_told() {
-        assert_eq!(params(None, None).unwrap().after, After::Arrival(0));
-        assert_eq!(
-            params(Some("17"), Some(1)).unwrap().after,
-            After::Arrival(17)
-        );
-        assert!(params(Some("now"), Some(1)).unwrap().follow);
-        for (after, follow) in [(Some("now"), None), (Some("-1"), None), (None, Some(2))] {
-            assert_eq!(params(after, follow).unwrap_err().code(), "bad_request");
-        }
-    }
 
     #[test]
     fn the_nodes_own_fields_cannot_be_forged() {

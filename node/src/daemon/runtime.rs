@@ -207,22 +207,15 @@ impl Node {
     pub(crate) async fn list_runtimes(&self) -> Result<RuntimeList, ApiError> {
         let spaces = Caller::Owner.readable(self, None)?.0;
         let replica = self.replica.clone();
-        let mut items = blocking(move || {
-            let mut items = Vec::new();
-            for space in spaces {
-                let query = ListQuery {
-                    space: Some(space),
-                    kind: Some(Kind::Runtime),
-                    task: None,
-                    limit: MAX_LISTED,
-                    ..ListQuery::default()
-                };
-                items.extend(replica.list(&query).map_err(fail::replica)?);
-            }
-            Ok::<_, ApiError>(items)
-        })
-        .await??;
-        items.sort_by_key(|item| std::cmp::Reverse((item.hlc, item.doc)));
+        let query = ListQuery {
+            spaces: Some(spaces),
+            kind: Some(Kind::Runtime),
+            limit: MAX_LISTED,
+            ..ListQuery::default()
+        };
+        let items = blocking(move || replica.list(&query))
+            .await?
+            .map_err(fail::replica)?;
         let mut seen = BTreeSet::new();
         let runtimes = items
             .into_iter()

@@ -312,7 +312,7 @@ impl Shell {
         for space in spaces {
             let replica = self.node.replica.clone();
             let query = ListQuery {
-                space: Some(space),
+                spaces: Some(vec![space]),
                 kind: None,
                 task: None,
                 limit: LOOK_BACK,

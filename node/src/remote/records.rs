@@ -78,7 +78,7 @@ impl Node {
             let mut ledger = Ledger::default();
             for space in spaces {
                 let query = ListQuery {
-                    space: Some(space),
+                    spaces: Some(vec![space]),
                     kind: Some(Kind::Snapshot),
                     task: None,
                     limit: MAX_RECORDS,

@@ -134,6 +134,8 @@ fn order_row(key: &DocKey, hlc: Hlc) -> Vec<u8> {
 /// Finds a document by its key; those of a space lie in the order of their keys.
 fn keyed_row(key: &DocKey, named: &str) -> Vec<u8> {
     let mut row = keyed_prefix(&key.space, named);
+    // Ends the key: one that begins another one comes before it.
+    row.push(0);
     row.extend(key.doc.as_bytes());
     row
 }

@@ -6,14 +6,14 @@ use redb::ReadableTable;
 use rhizome_identity::{AgentId, SpaceId};
 
 use super::{
-    Applied, ListQuery, Quarantined, Shared, View, ViewError,
+    Applied, Quarantined, Shared, View, ViewError,
     apply::{STATE_APPLIED, STATE_REFUSED, STATE_WAITING},
     live::Live,
-    materialise::{decode_item, keyed_prefix, same_prefix, superseded_prefix},
+    materialise::{decode_item, same_prefix, superseded_prefix},
     tables::{ReadTables, guarded, with_prefix},
 };
 use crate::{
-    ContextState, ContextSummary, DocId, FilePath, FileSummary, FragmentId, Hit, Kind, MAX_FILES,
+    ContextState, ContextSummary, DocId, FilePath, FileSummary, FragmentId, Hit, MAX_FILES,
     MemoryItem, RecallError, RecallQuery, Standing, Voice,
     document::{
         ChangeMeta, DocIndex, DocKey, Shape, context_doc, file_doc, file_material, statements,
@@ -31,12 +31,10 @@ const MAX_LINKS_READ: usize = 4_096;
 const MAX_SAME: usize = 64;
 /// Most statements of one history, and documents it leads over.
 const MAX_HISTORY: usize = 256;
-/// Items of one answer, at most.
-const MAX_LIST: usize = 10_000;
+/// Most contexts of one answer.
+const MAX_CONTEXTS: usize = 10_000;
 /// Where the row of a document says its shape.
 const SHAPE_AT: usize = 32;
-/// Items of one answer, if the question does not say.
-const DEFAULT_LIST: usize = 50;
 
 /// A handle for reading a view; cheap to copy, and never waits for what is being applied.
 ///
@@ -181,9 +179,15 @@ impl Reader {
         judge: Judge<'_>,
     ) -> Result<Option<MemoryItem>, ViewError> {
         self.guarded(|| {
-            let tables = self.shared.store.read()?;
+            let found = self
+                .shared
+                .store
+                .read_same(&same_prefix(space, same), MAX_SAME)?;
+            let Some((rows, tables)) = found else {
+                return Ok(None);
+            };
             let mut oldest: Option<MemoryItem> = None;
-            for (row, _) in with_prefix(&tables.same, &same_prefix(space, same), MAX_SAME)? {
+            for (row, _) in rows {
                 let key = DocKey::memory(*space, doc_at(&row, 64)?);
                 let Some((item, standing)) = item(&tables, &key, judge)? else {
                     continue;
@@ -198,26 +202,6 @@ impl Reader {
                 }
             }
             Ok(oldest)
-        })
-    }
-
-    /// Lists memories, the newest first.
-    ///
-    /// # Errors
-    /// If the database fails.
-    pub fn list(&self, query: &ListQuery) -> Result<Vec<MemoryItem>, ViewError> {
-        self.list_judged(query, &all_trusted)
-    }
-
-    /// Lists memories, as far as their authors are taken at their word.
-    pub(crate) fn list_judged(
-        &self,
-        query: &ListQuery,
-        judge: Judge<'_>,
-    ) -> Result<Vec<MemoryItem>, ViewError> {
-        self.guarded(|| match &query.key_prefix {
-            None => self.read_list(query, judge),
-            Some(prefix) => self.read_keyed(query, prefix, judge),
         })
     }
 
@@ -250,7 +234,10 @@ impl Reader {
     }
 
     /// Reads; what is found damaged is derived anew when the view is next opened.
-    fn guarded<T>(&self, read: impl FnOnce() -> Result<T, ViewError>) -> Result<T, ViewError> {
+    pub(super) fn guarded<T>(
+        &self,
+        read: impl FnOnce() -> Result<T, ViewError>,
+    ) -> Result<T, ViewError> {
         let result = guarded(read);
         if let Err(ViewError::Damaged(_)) = &result {
             self.shared.store.condemn();
@@ -299,90 +286,6 @@ impl Reader {
         Ok(found)
     }
 
-    /// Reads memories by the beginning of their keys.
-    fn read_keyed(
-        &self,
-        query: &ListQuery,
-        prefix: &str,
-        judge: Judge<'_>,
-    ) -> Result<Vec<MemoryItem>, ViewError> {
-        let limit = limit_of(query);
-        let tables = self.shared.store.read()?;
-        let mut items = Vec::new();
-        let row_prefix = match &query.space {
-            Some(space) => keyed_prefix(space, prefix),
-            None => Vec::new(),
-        };
-        for row in tables.keyed.range(&row_prefix[..]..)? {
-            let (row, kind) = row?;
-            let row = row.value();
-            if !row.starts_with(&row_prefix) {
-                break;
-            }
-            if is_unwanted(query, kind.value()) {
-                continue;
-            }
-            let space = SpaceId::from_bytes(id_at(row, 0)?);
-            let key = DocKey {
-                space,
-                shape: shape_of(kind.value()),
-                doc: doc_at(row, row.len().saturating_sub(32))?,
-            };
-            let wanted = |item: &MemoryItem| {
-                (query.task.is_none() || item.task == query.task)
-                    && !item.retracted
-                    // The document's id follows the key in the row.
-                    && item.key.as_ref().is_some_and(|key| key.starts_with(prefix))
-            };
-            let found = item(&tables, &key, judge)?.map(|(item, _)| item);
-            items.extend(found.filter(wanted));
-            if items.len() >= 2 * MAX_LIST {
-                newest(&mut items, limit);
-            }
-        }
-        newest(&mut items, limit);
-        Ok(items)
-    }
-
-    fn read_list(&self, query: &ListQuery, judge: Judge<'_>) -> Result<Vec<MemoryItem>, ViewError> {
-        let limit = limit_of(query);
-        let tables = self.shared.store.read()?;
-        let wanted = |item: &MemoryItem| {
-            (query.task.is_none() || item.task == query.task) && !item.retracted
-        };
-        let mut items = Vec::new();
-        let prefix = query
-            .space
-            .map(|space| space.as_bytes().to_vec())
-            .unwrap_or_default();
-        for row in tables.order.range(&prefix[..]..)? {
-            let (row, kind) = row?;
-            if !row.value().starts_with(&prefix) {
-                break;
-            }
-            if is_unwanted(query, kind.value()) {
-                continue;
-            }
-            let space = SpaceId::from_bytes(id_at(row.value(), 0)?);
-            let key = DocKey {
-                space,
-                shape: shape_of(kind.value()),
-                doc: doc_at(row.value(), 40)?,
-            };
-            let found = item(&tables, &key, judge)?.map(|(item, _)| item);
-            items.extend(found.filter(wanted));
-            // Rows of one space come from the newest; those of several have to be merged first.
-            if query.space.is_some() && items.len() >= limit {
-                break;
-            }
-            if items.len() >= 2 * MAX_LIST {
-                newest(&mut items, limit);
-            }
-        }
-        newest(&mut items, limit);
-        Ok(items)
-    }
-
     fn read_context(&self, space: &SpaceId, task: &str) -> Result<Option<ContextState>, ViewError> {
         let key = DocKey::context(*space, context_doc(space, task));
         let tables = self.shared.store.read()?;
@@ -401,7 +304,7 @@ impl Reader {
         let mut contexts = Vec::new();
         for row in tables.summaries.range(&prefix[..]..)? {
             let (row, summary) = row?;
-            if !row.value().starts_with(&prefix) || contexts.len() >= MAX_LIST {
+            if !row.value().starts_with(&prefix) || contexts.len() >= MAX_CONTEXTS {
                 break;
             }
             if row.value().get(SHAPE_AT) == Some(&(Shape::Context as u8)) {
@@ -516,7 +419,7 @@ fn beside(
 ///
 /// Where a doubtful or hidden author overwrote, or stands before, somebody better, the better one's
 /// statement is the memory.
-fn item(
+pub(super) fn item(
     tables: &ReadTables,
     key: &DocKey,
     judge: Judge<'_>,
@@ -631,41 +534,11 @@ fn load(tables: &ReadTables, key: &DocKey) -> Result<Option<Live>, ViewError> {
     Live::from_rows(key, Some(saved.value()), index).map(Some)
 }
 
-fn limit_of(query: &ListQuery) -> usize {
-    if query.limit == 0 {
-        DEFAULT_LIST
-    } else {
-        query.limit.min(MAX_LIST)
-    }
-}
-
-/// Returns whether a kind is none that a list wants; records are in none unasked.
-fn is_unwanted(query: &ListQuery, kind: &[u8]) -> bool {
-    match query.kind {
-        Some(wanted) => kind != [wanted.number()],
-        None => Kind::ALL
-            .into_iter()
-            .any(|of| of.is_record() && kind == [of.number()]),
-    }
-}
-
-fn shape_of(kind: &[u8]) -> Shape {
-    match kind {
-        [number] => Kind::from_number(*number).map_or(Shape::Memory, Shape::of),
-        _ => Shape::Memory,
-    }
-}
-
-fn newest(items: &mut Vec<MemoryItem>, limit: usize) {
-    items.sort_by_key(|item| std::cmp::Reverse((item.hlc, item.doc)));
-    items.truncate(limit);
-}
-
-fn doc_at(row: &[u8], at: usize) -> Result<DocId, ViewError> {
+pub(super) fn doc_at(row: &[u8], at: usize) -> Result<DocId, ViewError> {
     id_at(row, at).map(DocId::from_bytes)
 }
 
-fn id_at(row: &[u8], at: usize) -> Result<[u8; 32], ViewError> {
+pub(super) fn id_at(row: &[u8], at: usize) -> Result<[u8; 32], ViewError> {
     let bytes = row
         .get(at..at + 32)
         .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());

@@ -17,7 +17,7 @@ use crate::fence::fenced;
 /// What the tables and the rules behind them are; another number means: derive anew.
 ///
 /// Raise it when the layout changes, and when automerge or a rule of the fence does.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 
 type Bytes = TableDefinition<'static, &'static [u8], &'static [u8]>;
 
@@ -41,7 +41,7 @@ const WAITING: Bytes = TableDefinition::new("waiting");
 const REFUSED: Bytes = TableDefinition::new("refused");
 /// Space, document, document that says something of it → what, and who says so.
 const SUPERSEDED: Bytes = TableDefinition::new("superseded");
-/// Space, key, document → its kind.
+/// Space, key, 0, document → its kind.
 const KEYED: Bytes = TableDefinition::new("keyed");
 /// Space, what is equal for memories that say the same, document → nothing.
 const SAME: Bytes = TableDefinition::new("same");
@@ -49,20 +49,25 @@ const SAME: Bytes = TableDefinition::new("same");
 const UNINDEXED: Bytes = TableDefinition::new("unindexed");
 
 macro_rules! tables {
-    ($($field:ident: $definition:ident),*) => {
+    ($($field:ident: $definition:ident),*; alone: $($alone:ident: $of:ident),*) => {
         /// All tables, for one write transaction.
         pub(super) struct Tables<'txn> {
             pub(super) meta: Table<'txn, &'static str, u64>,
             $(pub(super) $field: Table<'txn, &'static [u8], &'static [u8]>,)*
+            $(pub(super) $alone: Table<'txn, &'static [u8], &'static [u8]>,)*
         }
 
         impl<'txn> Tables<'txn> {
             pub(super) fn open(txn: &'txn WriteTransaction) -> Result<Self, ViewError> {
-                Ok(Self { meta: txn.open_table(META)?, $($field: txn.open_table($definition)?,)* })
+                Ok(Self {
+                    meta: txn.open_table(META)?,
+                    $($field: txn.open_table($definition)?,)*
+                    $($alone: txn.open_table($of)?,)*
+                })
             }
         }
 
-        /// All tables, for reading.
+        /// All tables but those that are read alone, for reading.
         pub(crate) struct ReadTables {
             pub(crate) meta: ReadOnlyTable<&'static str, u64>,
             $(pub(crate) $field: ReadOnlyTable<&'static [u8], &'static [u8]>,)*
@@ -87,8 +92,8 @@ tables!(
     refused: REFUSED,
     superseded: SUPERSEDED,
     keyed: KEYED,
-    same: SAME,
-    unindexed: UNINDEXED
+    unindexed: UNINDEXED;
+    alone: same: SAME
 );
 
 /// The open database.
@@ -152,6 +157,23 @@ impl Store {
 
     pub(crate) fn read(&self) -> Result<ReadTables, ViewError> {
         ReadTables::open(&self.database.begin_read()?)
+    }
+
+    /// Returns the documents that say what `prefix` stands for, with all tables if there are any.
+    ///
+    /// Nearly every text that is published is new, and opening one table rather than all is most of
+    /// what it costs to know that.
+    pub(super) fn read_same(
+        &self,
+        prefix: &[u8],
+        limit: usize,
+    ) -> Result<Option<(Vec<KeyValue>, ReadTables)>, ViewError> {
+        let txn = self.database.begin_read()?;
+        let rows = with_prefix(&txn.open_table(SAME)?, prefix, limit)?;
+        match rows.is_empty() {
+            true => Ok(None),
+            false => Ok(Some((rows, ReadTables::open(&txn)?))),
+        }
     }
 
     /// Makes every commit so far durable.

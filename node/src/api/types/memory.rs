@@ -216,7 +216,7 @@ pub struct ListParams {
     /// Only this task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// Only those whose key begins so.
+    /// Only those whose key begins so, in the order of their keys rather than the newest first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_prefix: Option<String>,
     /// At most this many; 50 by default, 1,000 at most.

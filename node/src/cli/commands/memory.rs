@@ -78,7 +78,7 @@ alone: an import can be repeated."
         /// Only this task
         #[arg(long)]
         task: Option<String>,
-        /// Only those whose key begins so
+        /// Only those whose key begins so, in the order of their keys
         #[arg(long, value_name = "KEY")]
         key_prefix: Option<String>,
         /// At most this many

@@ -1,5 +1,5 @@
 //! Taking a memory back, and what was ever said of it.
-use rhizome_identity::{PublicKey, SpaceId};
+use rhizome_identity::PublicKey;
 use rhizome_memory::{DocId, MemoryItem, PublishRequest, retraction};
 
 use super::{
@@ -106,26 +106,6 @@ impl Node {
             Ok(None)
         })
         .await?
-    }
-
-    /// Returns every memory of a space whose key begins with `prefix`, of any kind, the newest
-    /// first; for views, which read whole families of keys.
-    pub(crate) async fn keyed(
-        &self,
-        space: SpaceId,
-        prefix: &str,
-    ) -> Result<Vec<MemoryItem>, ApiError> {
-        self.note_distrust();
-        let query = rhizome_memory::ListQuery {
-            space: Some(space),
-            key_prefix: Some(prefix.to_owned()),
-            limit: usize::MAX,
-            ..Default::default()
-        };
-        let replica = self.replica.clone();
-        blocking(move || replica.list(&query))
-            .await?
-            .map_err(fail::replica)
     }
 
     /// Tells the store whom the owner of this node does not trust, names looked up as they are now.

@@ -134,7 +134,7 @@ impl Node {
             let mut all = Vec::new();
             for space in spaces {
                 let query = ListQuery {
-                    space: Some(space),
+                    spaces: Some(vec![space]),
                     kind: Some(Kind::Volume),
                     task: None,
                     limit: MAX_RECORDS,

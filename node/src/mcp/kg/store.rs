@@ -7,7 +7,7 @@ use std::{
 
 use axum::http::StatusCode;
 use rhizome_identity::{RecordId, SpaceId};
-use rhizome_memory::{Draft, MemoryItem, Published, Voice};
+use rhizome_memory::{DocId, Draft, MemoryItem, Published, Voice};
 use rmcp::model::MetaObject;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -100,6 +100,35 @@ pub(crate) struct Deletion {
     pub(crate) observations: Vec<String>,
 }
 
+/// What a graph lacks of what somebody wants to add.
+struct Lacking<'a> {
+    graph: &'a Graph,
+    space: SpaceId,
+    taken: BTreeSet<DocId>,
+    drafts: Vec<Draft>,
+}
+
+impl Lacking<'_> {
+    /// Whether the graph has the part.
+    fn has(&self, part: &Part) -> bool {
+        self.graph.has(&part.doc(&self.space))
+    }
+
+    /// Takes the part if it is not there, and was not taken before.
+    fn take(&mut self, part: Part) -> bool {
+        let is_new = self.is_new(&part);
+        if is_new {
+            self.drafts.push(part.draft());
+        }
+        is_new
+    }
+
+    /// Notes that the part is wanted; `true` the first time, if it is not there.
+    fn is_new(&mut self, part: &Part) -> bool {
+        !self.has(part) && self.taken.insert(part.doc(&self.space))
+    }
+}
+
 impl Place<'_> {
     fn writable(&self) -> Result<SpaceId, ApiError> {
         self.caller.space(self.node, self.space)
@@ -110,53 +139,32 @@ impl Place<'_> {
         &self,
         entities: Vec<Entity>,
     ) -> Result<Vec<Entity>, ApiError> {
-        let space = self.writable()?;
-        let cached = self.node.graphs.of(space);
-        let mut cached = cached.lock().await;
-        self.bring_up(&space, &mut cached).await?;
-        let mut names = BTreeSet::new();
-        let mut drafts = Vec::new();
-        let mut new = Vec::new();
-        for entity in entities {
-            let part = Part::entity(&entity);
-            if cached.graph.has(&part.doc(&space)) || !names.insert(entity.name.clone()) {
-                continue;
-            }
-            drafts.push(part.draft());
-            let mut said = BTreeSet::new();
-            for text in &entity.observations {
-                if said.insert(text) {
-                    drafts.push(Part::observation(&entity.name, text).draft());
+        self.add(|lacking| {
+            let mut new = Vec::new();
+            for entity in entities {
+                if !lacking.take(Part::entity(&entity)) {
+                    continue;
                 }
+                for text in &entity.observations {
+                    lacking.take(Part::observation(&entity.name, text));
+                }
+                new.push(entity);
             }
-            new.push(entity);
-        }
-        self.publish(space, drafts).await?;
-        Ok(new)
+            Ok(new)
+        })
+        .await
     }
 
     /// Adds relations; returns those that were not there.
     pub(crate) async fn create_relations(
         &self,
-        relations: Vec<Relation>,
+        mut relations: Vec<Relation>,
     ) -> Result<Vec<Relation>, ApiError> {
-        let space = self.writable()?;
-        let cached = self.node.graphs.of(space);
-        let mut cached = cached.lock().await;
-        self.bring_up(&space, &mut cached).await?;
-        let mut seen = BTreeSet::new();
-        let mut drafts = Vec::new();
-        let mut new = Vec::new();
-        for relation in relations {
-            let part = Part::Relation(relation.clone());
-            let doc = part.doc(&space);
-            if !cached.graph.has(&doc) && seen.insert(doc) {
-                drafts.push(part.draft());
-                new.push(relation);
-            }
-        }
-        self.publish(space, drafts).await?;
-        Ok(new)
+        self.add(|lacking| {
+            relations.retain(|relation| lacking.take(Part::Relation(relation.clone())));
+            Ok(relations)
+        })
+        .await
     }
 
     /// Adds observations to entities that are there; all of them, or none.
@@ -164,61 +172,72 @@ impl Place<'_> {
         &self,
         additions: Vec<NewObservations>,
     ) -> Result<Vec<AddedObservations>, ApiError> {
+        self.add(|lacking| {
+            let mut added = Vec::new();
+            for addition in additions {
+                let name = addition.entity_name;
+                let entity = Part::Entity {
+                    name: name.clone(),
+                    entity_type: String::new(),
+                };
+                if !lacking.has(&entity) {
+                    // The words that clients of the reference server know.
+                    let message = format!("Entity with name {name} not found");
+                    return Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", message));
+                }
+                let mut contents = addition.contents;
+                contents.retain(|text| lacking.take(Part::observation(&name, text)));
+                added.push(AddedObservations {
+                    entity_name: name,
+                    added_observations: contents,
+                });
+            }
+            Ok(added)
+        })
+        .await
+    }
+
+    /// Publishes what `wanted` takes of what the graph lacks, and returns what it says of that;
+    /// nobody else here changes the graph meanwhile.
+    async fn add<T>(
+        &self,
+        wanted: impl FnOnce(&mut Lacking<'_>) -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
         let space = self.writable()?;
         let cached = self.node.graphs.of(space);
         let mut cached = cached.lock().await;
         self.bring_up(&space, &mut cached).await?;
-        let mut seen = BTreeSet::new();
-        let mut drafts = Vec::new();
-        let mut added = Vec::new();
-        for addition in additions {
-            let name = addition.entity_name;
-            let entity = Part::Entity {
-                name: name.clone(),
-                entity_type: String::new(),
-            };
-            if !cached.graph.has(&entity.doc(&space)) {
-                // The words that clients of the reference server know.
-                let message = format!("Entity with name {name} not found");
-                return Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", message));
-            }
-            let mut new = Vec::new();
-            for text in addition.contents {
-                let part = Part::observation(&name, &text);
-                let doc = part.doc(&space);
-                if !cached.graph.has(&doc) && seen.insert(doc) {
-                    drafts.push(part.draft());
-                    new.push(text);
-                }
-            }
-            added.push(AddedObservations {
-                entity_name: name,
-                added_observations: new,
-            });
-        }
+        let mut lacking = Lacking {
+            graph: &cached.graph,
+            space,
+            taken: BTreeSet::new(),
+            drafts: Vec::new(),
+        };
+        let answer = wanted(&mut lacking)?;
+        let drafts = lacking.drafts;
         self.publish(space, drafts).await?;
-        Ok(added)
+        Ok(answer)
     }
 
     /// Takes back entities with all that is about them.
     pub(crate) async fn delete_entities(&self, names: Vec<String>) -> Result<(), ApiError> {
-        let space = self.writable()?;
-        let cached = self.node.graphs.of(space);
-        let mut cached = cached.lock().await;
-        self.bring_up(&space, &mut cached).await?;
-        let about = cached.graph.about(&names.into_iter().collect());
-        let drafts = about.iter().map(Part::retraction).collect();
-        self.publish(space, drafts).await.map(drop)
+        let names = names.into_iter().collect();
+        self.take_back(|graph| graph.about(&names)).await
     }
 
     /// Takes back parts that are there.
     async fn delete(&self, parts: Vec<Part>) -> Result<(), ApiError> {
+        self.take_back(|_| parts).await
+    }
+
+    /// Takes back those parts of `unwanted` that are there.
+    async fn take_back(&self, unwanted: impl FnOnce(&Graph) -> Vec<Part>) -> Result<(), ApiError> {
         let space = self.writable()?;
         let cached = self.node.graphs.of(space);
         let mut cached = cached.lock().await;
         self.bring_up(&space, &mut cached).await?;
         let mut seen = BTreeSet::new();
-        let drafts = parts
+        let drafts = unwanted(&cached.graph)
             .iter()
             .map(|part| (part.doc(&space), part))
             .filter(|(doc, _)| cached.graph.has(doc) && seen.insert(*doc))
@@ -421,7 +440,7 @@ impl Place<'_> {
             cached.arrival = Some(now.max(changed.1));
             return Ok(());
         }
-        let items = node.keyed(*space, PREFIX).await?;
+        let items = node.keyed(vec![*space], vec![PREFIX.to_owned()]).await?;
         let mut graph = Graph::default();
         for item in &items {
             graph.note(item, node.replica.standing(&Voice::of(item)));
@@ -449,7 +468,6 @@ pub(crate) async fn import(
         agent: body.agent.as_deref(),
         space: body.space.as_deref(),
     };
-    let space = place.writable()?;
     let mut parts: Vec<(u64, Part)> = Vec::new();
     for entity in body.entities {
         let name = entity.name;
@@ -470,9 +488,6 @@ pub(crate) async fn import(
     // An entity before what is known of it: in the order of the graph as in the file.
     parts.sort_by_key(|(line, part)| (*line, !matches!(part, Part::Entity { .. })));
 
-    let cached = node.graphs.of(space);
-    let mut cached = cached.lock().await;
-    place.bring_up(&space, &mut cached).await?;
     let mut answer = Imported {
         schema: SCHEMA,
         entities: 0,
@@ -481,32 +496,29 @@ pub(crate) async fn import(
         known: 0,
         refused: Vec::new(),
     };
-    let mut seen = BTreeSet::new();
-    let mut drafts = Vec::new();
-    for (line, part) in parts {
-        let doc = part.doc(&space);
-        if cached.graph.has(&doc) || !seen.insert(doc) {
-            answer.known += 1;
-            continue;
-        }
-        let mut draft = part.draft();
-        if let Err(error) = node.may_publish(&mut draft) {
-            let info = error.info();
-            answer.refused.push(RefusedLine {
-                line,
-                reason: info.message.clone(),
-            });
-            continue;
-        }
-        match part {
-            Part::Entity { .. } => answer.entities += 1,
-            Part::Observation { .. } => answer.observations += 1,
-            Part::Relation(_) => answer.relations += 1,
-        }
-        drafts.push(draft);
-    }
-    place.publish(space, drafts).await?;
-    Ok(answer)
+    place
+        .add(|lacking| {
+            for (line, part) in parts {
+                if !lacking.is_new(&part) {
+                    answer.known += 1;
+                    continue;
+                }
+                let mut draft = part.draft();
+                if let Err(error) = node.may_publish(&mut draft) {
+                    let reason = error.info().message.clone();
+                    answer.refused.push(RefusedLine { line, reason });
+                    continue;
+                }
+                match part {
+                    Part::Entity { .. } => answer.entities += 1,
+                    Part::Observation { .. } => answer.observations += 1,
+                    Part::Relation(_) => answer.relations += 1,
+                }
+                lacking.drafts.push(draft);
+            }
+            Ok(answer)
+        })
+        .await
 }
 
 /// Makes one graph of those of two spaces; an entity of one name is one.

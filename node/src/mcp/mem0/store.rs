@@ -285,21 +285,14 @@ pub(crate) async fn list(
     let node = &session.node;
     node.note_distrust();
     let replica = node.replica.clone();
-    let items = blocking(move || {
-        let mut items = Vec::new();
-        for space in scope.0 {
-            let query = ListQuery {
-                space: Some(space),
-                limit: MAX_LOOKED_AT,
-                ..ListQuery::default()
-            };
-            items.extend(replica.list(&query).map_err(fail::replica)?);
-        }
-        items.sort_by_key(|item| std::cmp::Reverse((item.hlc, item.doc)));
-        items.truncate(MAX_LOOKED_AT);
-        Ok::<_, ApiError>(items)
-    })
-    .await??;
+    let query = ListQuery {
+        spaces: Some(scope.0),
+        limit: MAX_LOOKED_AT,
+        ..ListQuery::default()
+    };
+    let items = blocking(move || replica.list(&query))
+        .await?
+        .map_err(fail::replica)?;
     let today = today();
     let authority = node.replica.authority();
     let mut ids = BTreeSet::new();

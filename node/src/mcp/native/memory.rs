@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::{
-    api::types::memory::{Hit, Memory, PublishBody, Published, RecallBody},
+    api::types::memory::{Memory, PublishBody, Published, RecallBody},
     error::ApiError,
     mcp::{
         answer,
@@ -23,8 +23,6 @@ const DEFAULT_HITS: usize = 10;
 const VERDICT: &str = "feedback.verdict";
 /// The field that says on which.
 const ABOUT: &str = "feedback.doc";
-/// Verdicts that are counted for one answer.
-const MAX_VERDICTS: usize = 100;
 
 type Outcome = Result<CallToolResult, ApiError>;
 
@@ -107,28 +105,28 @@ pub(super) async fn recall(session: &Session, arguments: JsonObject) -> Outcome 
     Ok(answer::told(text, &json!({ "hits": hits })))
 }
 
-/// Adds to `hits` how many agents each has helped or misled: one more search for all of them.
+/// Adds to `hits` how many agents each has helped or misled.
+///
+/// Verdicts are found by their keys: one look at the table of keys for all of them, where a search for
+/// them would cost as much as the one for the hits.
 async fn count_verdicts(session: &Session, hits: &mut [Shown]) -> Result<(), ApiError> {
     if hits.is_empty() {
         return Ok(());
     }
-    let tags: Vec<_> = hits.iter().map(|hit| verdict_tag(&hit.doc)).collect();
-    let body = RecallBody {
-        query: tags.join(" "),
-        space: session.space.clone(),
-        kinds: vec!["outcome".to_owned()],
-        task: None,
-        limit: Some(MAX_VERDICTS),
-    };
-    let found = session.node.recall(&session.caller, body).await?;
-    for Hit { memory, .. } in found.hits {
+    let keys = hits.iter().map(|hit| verdict_key(&hit.doc, "")).collect();
+    let spaces = session.scope()?.0;
+    let found = session.node.keyed(spaces, keys).await?;
+    let authority = session.node.replica.authority();
+    for item in found {
+        let memory = session.node.memory_of(&authority, item);
         let fields = &memory.fields;
         let (Some(verdict), Some(about)) = (fields.get(VERDICT), fields.get(ABOUT)) else {
             continue;
         };
-        // A vote counts where its author could read what it is about.
+        // A vote counts once for its author, and where that one could read what it is about.
+        let is_own = memory.key == Some(verdict_key(about, &memory.author.id));
         let mine = |hit: &&mut Shown| hit.doc == *about && hit.space == memory.space.to_string();
-        let Some(hit) = hits.iter_mut().find(mine) else {
+        let Some(hit) = hits.iter_mut().find(mine).filter(|_| is_own) else {
             continue;
         };
         match &verdict[..] {
@@ -140,9 +138,9 @@ async fn count_verdicts(session: &Session, hits: &mut [Shown]) -> Result<(), Api
     Ok(())
 }
 
-/// The word by which the verdicts on a document are found.
-fn verdict_tag(doc: &str) -> String {
-    format!("verdict{}", doc.get(..24).unwrap_or(doc))
+/// The key of the verdict of `speaker` on a document: one vote an agent, which can change.
+fn verdict_key(doc: &str, speaker: &str) -> String {
+    format!("feedback/{doc}/{speaker}")
 }
 
 #[derive(Debug, Deserialize)]
@@ -215,9 +213,7 @@ pub(super) async fn feedback(session: &Session, arguments: JsonObject) -> Outcom
         kind: "outcome".to_owned(),
         title: format!("feedback: {verdict}"),
         text: asked.note,
-        tags: vec![verdict_tag(&about.doc)],
-        // One vote an agent: whoever changes their mind changes the vote.
-        key: Some(format!("feedback/{}/{speaker}", about.doc)),
+        key: Some(verdict_key(&about.doc, &speaker.to_string())),
         task: session.task.clone(),
         depends_on: vec![about.doc.clone()],
         fields: BTreeMap::from([
