@@ -1,5 +1,13 @@
 //! What a daemon is told: defaults, then `config.json` in the data directory, then the
 //! environment, then flags.
+//!
+//! [`api`] and [`e2b`] hold the settings of those doors, [`flags`] the flags of `rhizome up`.
+mod api;
+mod e2b;
+mod flags;
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::BTreeMap,
     fs, io,
@@ -8,10 +16,15 @@ use std::{
     time::Duration,
 };
 
-use clap::Args;
 use rhizome_sandbox::{Accel, DriverChoice};
 use serde::{Deserialize, Serialize};
 
+use self::flags::parse_label;
+pub use self::{
+    api::ApiFile,
+    e2b::{ApiKey, E2bConfig, E2bFlags},
+    flags::UpFlags,
+};
 use crate::api::types::node::Setting;
 pub use crate::secrets::SecretRule;
 
@@ -125,33 +138,6 @@ pub struct ConfigFile {
     pub e2b: Option<E2bConfig>,
 }
 
-/// The door for clients of E2B, as in `config.json`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct E2bConfig {
-    /// The TCP address to listen on; there is no such door if absent.
-    pub listen: Option<SocketAddr>,
-    /// What clients must send as their key; any that is not empty if absent.
-    pub key: Option<ApiKey>,
-    /// Whether to speak TLS, with a certificate of the node's own authority.
-    pub tls: bool,
-    /// The domain whose names `api.…` and `<port>-<sandbox>.…` lead here.
-    pub domain: Option<String>,
-    /// Images by the names of templates, beside the built-in ones.
-    pub templates: BTreeMap<String, String>,
-}
-
-/// A key that clients send; it shows itself to nobody.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct ApiKey(pub String);
-
-impl std::fmt::Debug for ApiKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ApiKey")
-    }
-}
-
 /// The section `memory` of `config.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -160,153 +146,6 @@ pub struct MemoryConfig {
     pub secrets: SecretRule,
     /// Names or ids of agents and nodes whose word stands below everybody else's on this node.
     pub distrust: Vec<String>,
-}
-
-/// The part `api` of `config.json`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ApiFile {
-    /// See [`Config::api`].
-    pub listen: Option<SocketAddr>,
-}
-
-/// The flags of `rhizome up`, with the environment below them.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
-pub struct UpFlags {
-    /// Name of this node, for people [default: the host's name]
-    #[arg(long, env = "RHIZOME_NAME")]
-    pub name: Option<String>,
-    /// UDP address to listen on [default: 0.0.0.0:4580]
-    #[arg(long, value_name = "IP:PORT", env = "RHIZOME_BIND")]
-    pub bind: Option<SocketAddr>,
-    /// TCP address of this machine to serve the API on, for those who have a token
-    /// (`rhizome token create`) [default: none]
-    #[arg(long, value_name = "IP:PORT", env = "RHIZOME_API")]
-    pub api: Option<SocketAddr>,
-    /// Address to give to others instead of those of the interfaces; may be repeated
-    #[arg(
-        long,
-        value_name = "IP:PORT",
-        env = "RHIZOME_ADVERTISE",
-        value_delimiter = ','
-    )]
-    pub advertise: Vec<SocketAddr>,
-    /// Do not run sandboxes
-    #[arg(long)]
-    pub no_sandboxes: bool,
-    /// Do not look for members on the local network
-    #[arg(long)]
-    pub no_mdns: bool,
-    /// Directory of images and kernels, which several daemons may share [default: in the data directory]
-    #[arg(long, value_name = "DIR", env = "RHIZOME_IMAGES_DIR")]
-    pub images_dir: Option<PathBuf>,
-    /// Kernel for sandboxes instead of the distribution's
-    #[arg(long, value_name = "FILE", env = "RHIZOME_KERNEL")]
-    pub kernel: Option<PathBuf>,
-    /// QEMU program [default: found on PATH]
-    #[arg(long, value_name = "FILE", env = "RHIZOME_QEMU")]
-    pub qemu: Option<PathBuf>,
-    /// Cloud Hypervisor program [default: found on PATH]
-    #[arg(long, value_name = "FILE", env = "RHIZOME_CLOUD_HYPERVISOR")]
-    pub cloud_hypervisor: Option<PathBuf>,
-    /// What new sandboxes run under: auto, qemu-microvm or cloud-hypervisor [default: auto]
-    #[arg(long, env = "RHIZOME_DRIVER")]
-    pub driver: Option<DriverChoice>,
-    /// How guests run: auto, kvm or tcg [default: auto]
-    #[arg(long, env = "RHIZOME_ACCEL")]
-    pub accel: Option<Accel>,
-    /// Keep this many booted guests, one for each image and size, so that create copies one
-    /// instead of booting [default: 0]
-    #[arg(long, env = "RHIZOME_POOL", value_name = "N")]
-    pub pool: Option<usize>,
-    /// Make no sandboxes for other nodes
-    #[arg(long)]
-    pub no_remote: bool,
-    /// Label that other nodes choose this one by, as NAME or NAME=VALUE; may be repeated
-    #[arg(
-        long = "label",
-        value_name = "NAME[=VALUE]",
-        env = "RHIZOME_LABELS",
-        value_delimiter = ','
-    )]
-    pub labels: Vec<String>,
-    /// Answer clients of E2B on this loopback address; port 0 takes any [default: do not]
-    #[arg(long = "e2b", value_name = "IP:PORT", env = "RHIZOME_E2B")]
-    pub e2b_listen: Option<SocketAddr>,
-    /// Speak TLS with clients of E2B, by a certificate of the node's own authority
-    #[arg(long)]
-    pub e2b_tls: bool,
-    /// Domain whose names `api.DOMAIN` and `PORT-SANDBOX.DOMAIN` lead to clients of E2B here
-    #[arg(long, value_name = "DOMAIN", env = "RHIZOME_E2B_DOMAIN")]
-    pub e2b_domain: Option<String>,
-}
-
-impl UpFlags {
-    /// Returns the flags as one would type them, for a process that takes them over.
-    pub fn to_args(&self) -> Vec<std::ffi::OsString> {
-        let mut args = Vec::new();
-        let mut push = |name: &str, value: std::ffi::OsString| {
-            args.push(name.into());
-            args.push(value);
-        };
-        if let Some(name) = &self.name {
-            push("--name", name.into());
-        }
-        if let Some(bind) = self.bind {
-            push("--bind", bind.to_string().into());
-        }
-        if let Some(api) = self.api {
-            push("--api", api.to_string().into());
-        }
-        for addr in &self.advertise {
-            push("--advertise", addr.to_string().into());
-        }
-        let paths = [
-            ("--images-dir", &self.images_dir),
-            ("--kernel", &self.kernel),
-            ("--qemu", &self.qemu),
-            ("--cloud-hypervisor", &self.cloud_hypervisor),
-        ];
-        for (name, path) in paths {
-            if let Some(path) = path {
-                // The process that takes over may have another working directory.
-                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                push(name, path.into());
-            }
-        }
-        if let Some(driver) = self.driver {
-            push("--driver", driver.to_string().into());
-        }
-        if let Some(accel) = self.accel {
-            push("--accel", accel.to_string().into());
-        }
-        if let Some(pool) = self.pool {
-            push("--pool", pool.to_string().into());
-        }
-        if let Some(listen) = self.e2b_listen {
-            push("--e2b", listen.to_string().into());
-        }
-        if let Some(domain) = &self.e2b_domain {
-            push("--e2b-domain", domain.into());
-        }
-        if self.e2b_tls {
-            args.push("--e2b-tls".into());
-        }
-        for label in &self.labels {
-            args.push("--label".into());
-            args.push(label.into());
-        }
-        if self.no_remote {
-            args.push("--no-remote".into());
-        }
-        if self.no_sandboxes {
-            args.push("--no-sandboxes".into());
-        }
-        if self.no_mdns {
-            args.push("--no-mdns".into());
-        }
-        args
-    }
 }
 
 impl Config {
@@ -365,10 +204,7 @@ impl Config {
         let said = [
             ("name", file.name.is_some()),
             ("bind", file.bind.is_some()),
-            (
-                "api.listen",
-                file.api.as_ref().is_some_and(|api| api.listen.is_some()),
-            ),
+            ("api.listen", ApiFile::is_said(file.api.as_ref())),
             ("advertise", file.advertise.is_some()),
             ("mdns", file.mdns.is_some()),
             ("sandboxes", file.sandboxes.is_some()),
@@ -476,7 +312,7 @@ impl Config {
             (
                 "e2b",
                 "RHIZOME_E2B",
-                text(flags.e2b_listen.as_ref().map(|v| v as _)),
+                text(flags.e2b.listen.as_ref().map(|v| v as _)),
             ),
         ];
         for (name, variable, value) in said {
@@ -519,12 +355,7 @@ impl Config {
                     .collect()
             },
             replica_grace: self.replica_grace,
-            e2b: E2bConfig {
-                listen: flags.e2b_listen.or(self.e2b.listen),
-                tls: self.e2b.tls || flags.e2b_tls,
-                domain: flags.e2b_domain.or(self.e2b.domain),
-                ..self.e2b
-            },
+            e2b: self.e2b.with_flags(flags.e2b),
             memory: self.memory,
             data_dir: self.data_dir,
             origins: self.origins,
@@ -588,9 +419,7 @@ impl Config {
         {
             return Err(ConfigError::Advertise { addr: *addr });
         }
-        if let Some(addr) = self.api.filter(|addr| !addr.ip().is_loopback()) {
-            return Err(ConfigError::Api { addr });
-        }
+        api::check(self.api)?;
         let bad = |text: &str| text.len() > MAX_NAME_BYTES || text.chars().any(char::is_control);
         let label = self
             .labels
@@ -603,51 +432,6 @@ impl Config {
         self.e2b.check()?;
         Ok(self)
     }
-}
-
-impl E2bConfig {
-    fn shown(&self) -> serde_json::Value {
-        serde_json::json!({
-            "listen": self.listen.map(|addr| addr.to_string()),
-            "key": self.key.as_ref().map(|_| "set"),
-            "tls": self.tls,
-            "domain": self.domain,
-            "templates": self.templates,
-        })
-    }
-
-    fn check(&self) -> Result<(), ConfigError> {
-        let wrong = |what: &'static str| Err(ConfigError::E2b { what });
-        let is_far = self.listen.is_some_and(|addr| !addr.ip().is_loopback());
-        if is_far && !(self.tls && self.key.is_some()) {
-            return wrong("an address beyond loopback takes both `tls` and a `key`");
-        }
-        if self.key.as_ref().is_some_and(|key| key.0.is_empty()) {
-            return wrong("the key is empty");
-        }
-        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b".-".contains(&b);
-        let is_domain = |domain: &str| {
-            (1..=200).contains(&domain.len())
-                && domain.bytes().all(plain)
-                && domain.split('.').all(|label| {
-                    (1..=63).contains(&label.len())
-                        && !label.starts_with('-')
-                        && !label.ends_with('-')
-                })
-        };
-        match &self.domain {
-            Some(domain) if !is_domain(domain) => {
-                wrong("the domain is none; write it as `sandboxes.example.org`")
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Reads `name` or `name=value`.
-fn parse_label(text: &str) -> (String, String) {
-    let (name, value) = text.split_once('=').unwrap_or((text, ""));
-    (name.trim().to_owned(), value.trim().to_owned())
 }
 
 /// Checks a name that people give: of a node, a mesh, a space.
@@ -735,62 +519,4 @@ pub enum ConfigError {
         /// Why not.
         what: &'static str,
     },
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn load(file: Option<&str>, flags: UpFlags) -> Result<Config, ConfigError> {
-        let temp = tempfile::tempdir().unwrap();
-        if let Some(file) = file {
-            fs::write(temp.path().join("config.json"), file).unwrap();
-        }
-        Config::load(temp.path(), flags)
-    }
-
-    #[test]
-    fn defaults_need_no_file() {
-        let config = load(None, UpFlags::default()).unwrap();
-        assert_eq!(config.bind, "0.0.0.0:4580".parse().unwrap());
-        assert!(config.mdns && config.sandboxes);
-        assert_eq!(config.images_dir, config.data_dir.join("images"));
-        assert_eq!(config.accel, Accel::Auto);
-    }
-
-    #[test]
-    fn flags_beat_the_file_and_the_file_beats_defaults() {
-        let file = r#"{"name":"file","bind":"127.0.0.1:1","mdns":false,"images_dir":"shared"}"#;
-        let flags = UpFlags {
-            name: Some("flag".into()),
-            ..UpFlags::default()
-        };
-        let config = load(Some(file), flags).unwrap();
-        assert_eq!(config.name, "flag");
-        assert_eq!(config.bind, "127.0.0.1:1".parse().unwrap());
-        assert!(!config.mdns);
-        assert_eq!(config.images_dir, config.data_dir.join("shared"));
-        let settings = config.settings();
-        let from = |name: &str| &settings.iter().find(|s| s.name == name).unwrap().from[..];
-        assert_eq!(
-            ["name", "bind", "mdns", "images_dir", "kernel"].map(from),
-            ["flag", "file", "file", "file", "default"]
-        );
-    }
-
-    #[test]
-    fn what_cannot_be_used_is_refused() {
-        let unknown = load(Some(r#"{"nmae":"x"}"#), UpFlags::default());
-        assert!(matches!(unknown, Err(ConfigError::Parse { .. })));
-        let name = load(Some(r#"{"name":"a\nb"}"#), UpFlags::default());
-        assert!(matches!(name, Err(ConfigError::Name { .. })));
-        let flags = UpFlags {
-            advertise: vec!["0.0.0.0:1".parse().unwrap()],
-            ..UpFlags::default()
-        };
-        assert!(matches!(
-            load(None, flags),
-            Err(ConfigError::Advertise { .. })
-        ));
-    }
 }

@@ -1,0 +1,55 @@
+//! What is said where, and what counts.
+use super::*;
+
+fn load(file: Option<&str>, flags: UpFlags) -> Result<Config, ConfigError> {
+    let temp = tempfile::tempdir().unwrap();
+    if let Some(file) = file {
+        fs::write(temp.path().join("config.json"), file).unwrap();
+    }
+    Config::load(temp.path(), flags)
+}
+
+#[test]
+fn defaults_need_no_file() {
+    let config = load(None, UpFlags::default()).unwrap();
+    assert_eq!(config.bind, "0.0.0.0:4580".parse().unwrap());
+    assert!(config.mdns && config.sandboxes);
+    assert_eq!(config.images_dir, config.data_dir.join("images"));
+    assert_eq!(config.accel, Accel::Auto);
+}
+
+#[test]
+fn flags_beat_the_file_and_the_file_beats_defaults() {
+    let file = r#"{"name":"file","bind":"127.0.0.1:1","mdns":false,"images_dir":"shared"}"#;
+    let flags = UpFlags {
+        name: Some("flag".into()),
+        ..UpFlags::default()
+    };
+    let config = load(Some(file), flags).unwrap();
+    assert_eq!(config.name, "flag");
+    assert_eq!(config.bind, "127.0.0.1:1".parse().unwrap());
+    assert!(!config.mdns);
+    assert_eq!(config.images_dir, config.data_dir.join("shared"));
+    let settings = config.settings();
+    let from = |name: &str| &settings.iter().find(|s| s.name == name).unwrap().from[..];
+    assert_eq!(
+        ["name", "bind", "mdns", "images_dir", "kernel"].map(from),
+        ["flag", "file", "file", "file", "default"]
+    );
+}
+
+#[test]
+fn what_cannot_be_used_is_refused() {
+    let unknown = load(Some(r#"{"nmae":"x"}"#), UpFlags::default());
+    assert!(matches!(unknown, Err(ConfigError::Parse { .. })));
+    let name = load(Some(r#"{"name":"a\nb"}"#), UpFlags::default());
+    assert!(matches!(name, Err(ConfigError::Name { .. })));
+    let flags = UpFlags {
+        advertise: vec!["0.0.0.0:1".parse().unwrap()],
+        ..UpFlags::default()
+    };
+    assert!(matches!(
+        load(None, flags),
+        Err(ConfigError::Advertise { .. })
+    ));
+}
