@@ -5,6 +5,7 @@
 pub mod exec_frame;
 pub mod types;
 
+mod context_routes;
 mod exec_pump;
 pub mod exec_routes;
 pub(crate) mod extract;
@@ -13,11 +14,15 @@ pub(crate) mod idempotency;
 mod image_routes;
 mod lifecycle_routes;
 pub(crate) mod listen;
+mod memory_routes;
+mod mesh_routes;
 mod network_routes;
+mod node_routes;
 pub mod openapi;
 pub(crate) mod page;
 mod pool_routes;
 pub(crate) mod routes;
+mod runtime_routes;
 pub(crate) mod sandbox_routes;
 pub(crate) mod serve;
 mod sse;

@@ -59,7 +59,8 @@ use crate::{
     agents::{self, AgentKeys, AgentKeysError},
     api::{
         idempotency::{IdempotencyError, Keys},
-        listen, tcp,
+        listen::{MAX_CONNECTIONS, listen},
+        routes, tcp,
         token::{TokenError, Tokens},
     },
     config::{Config, ConfigError, UpFlags},
@@ -171,10 +172,13 @@ impl Daemon {
         if node.config.e2b.listen.is_some() {
             crate::e2b::open(&node).await.map_err(StartError::E2b)?;
         }
+        let router = routes::owner(Arc::clone(&node));
         node.tasks
-            .spawn(listen::listen(Arc::clone(&node), listener));
+            .spawn(listen(Arc::clone(&node), listener, router, MAX_CONNECTIONS));
         if let Some(listener) = over_tcp {
-            node.tasks.spawn(tcp::listen(Arc::clone(&node), listener));
+            let router = tcp::router(Arc::clone(&node));
+            node.tasks
+                .spawn(listen(Arc::clone(&node), listener, router, MAX_CONNECTIONS));
         }
         if let Some(streams) = node.mesh.ctl_streams() {
             node.tasks

@@ -17,6 +17,7 @@ use std::{
 };
 
 use axum::{
+    Router,
     extract::{Request, State},
     http::{HeaderValue, StatusCode, header},
     middleware::{self, Next},
@@ -28,6 +29,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::mpsc,
 };
+use tokio_util::sync::CancellationToken;
 
 use self::limit::Limits;
 use crate::{
@@ -51,6 +53,7 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Serves the guests' connections until the node stops.
 pub(crate) async fn serve_doors(node: Arc<Node>, mut doors: mpsc::Receiver<DoorConnection>) {
     let mut limits: BTreeMap<SandboxId, Arc<Limits>> = BTreeMap::new();
+    let routes = routes::guest(Arc::clone(&node));
     loop {
         let connection = tokio::select! {
             biased; // Stopping first.
@@ -80,8 +83,9 @@ pub(crate) async fn serve_doors(node: Arc<Node>, mut doors: mpsc::Receiver<DoorC
             .or_insert_with(|| Arc::new(Limits::new(Instant::now())));
         let guest = guest_of(&info, Arc::clone(limits));
         // A connection over the limit is closed unanswered: an answer would cost what is limited.
+        let (routes, stop) = (routes.clone(), node.stop.clone());
         node.tasks
-            .spawn(serve_guest(Arc::clone(&node), guest, stream, STALL_TIMEOUT));
+            .spawn(serve_guest(routes, guest, stream, STALL_TIMEOUT, stop));
     }
 }
 
@@ -97,17 +101,21 @@ fn guest_of(info: &SandboxInfo, limits: Arc<Limits>) -> Guest {
     }
 }
 
-/// Serves one connection of `guest`, if it may have one more.
-pub(crate) async fn serve_guest<S>(node: Arc<Node>, guest: Guest, stream: S, stall: Duration)
-where
+/// Serves `routes` on one connection of `guest`, if it may have one more.
+pub(crate) async fn serve_guest<S>(
+    routes: Router,
+    guest: Guest,
+    stream: S,
+    stall: Duration,
+    stop: CancellationToken,
+) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let limits = Arc::clone(&guest.limits);
     let Some(permit) = limits.connect() else {
         return;
     };
-    let stop = node.stop.clone();
-    let router = routes::guest(node, Caller::Guest(Arc::new(guest)))
+    let router = routes::asked_by(Caller::Guest(Arc::new(guest)), routes)
         .layer(middleware::from_fn_with_state(limits, take_turn));
     serve(stream, router, stall, stop).await;
     drop(permit);

@@ -30,3 +30,5 @@ mod e2b;
 mod mcp;
 mod remote;
 mod secrets;
+#[cfg(test)]
+mod world;

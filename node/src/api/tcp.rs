@@ -18,54 +18,14 @@ use axum::{
 };
 use futures::StreamExt;
 use rhizome_memory::now_ms;
-use tokio::{net::TcpListener, sync::Semaphore};
-use tracing::warn;
 
-use super::{
-    listen::{ACCEPT_PAUSE, MAX_CONNECTIONS},
-    routes,
-    serve::{STALL_TIMEOUT, serve},
-    token::Holder,
-};
+use super::{routes, token::Holder};
 use crate::{
     daemon::{caller::Caller, node::Node},
     door::take_turn_of,
     error::ApiError,
     remote::serve::renamed,
 };
-
-/// Serves the API on `listener` until the node stops.
-pub(crate) async fn listen(node: Arc<Node>, listener: TcpListener) {
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let router = router(Arc::clone(&node));
-    loop {
-        let accepted = async {
-            let permit = Arc::clone(&connections).acquire_owned().await;
-            let permit = permit.expect("the semaphore is never closed");
-            (permit, listener.accept().await)
-        };
-        let (permit, accepted) = tokio::select! {
-            biased; // Stopping first.
-            () = node.stop.cancelled() => return,
-            accepted = accepted => accepted,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                // Small answers go out at once.
-                let _ = stream.set_nodelay(true);
-                let serving = serve(stream, router.clone(), STALL_TIMEOUT, node.stop.clone());
-                node.tasks.spawn(async move {
-                    serving.await;
-                    drop(permit);
-                });
-            }
-            Err(error) => {
-                warn!(%error, "cannot accept a connection to the API over TCP");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
 
 /// Every route that some token may use, behind the judge of each request.
 pub(crate) fn router(node: Arc<Node>) -> Router {

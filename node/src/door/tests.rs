@@ -1,7 +1,7 @@
 //! A guest is hostile: what it may do, and all that it may not.
 use std::{sync::Arc, time::Duration};
 
-use rhizome_identity::{Hash, SpaceId};
+use rhizome_identity::Hash;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
@@ -9,81 +9,21 @@ use tokio::{
 };
 
 use super::*;
-use crate::{
-    api::types::mesh::{AgentBody, InitBody, SpaceBody},
-    config::UpFlags,
-    daemon::Daemon,
-};
+use crate::world::World;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A node with two spaces and two agents, and a sandbox of one agent with one space.
-struct World {
-    daemon: Daemon,
-    agent: rhizome_identity::AgentId,
-    findings: SpaceId,
-    secrets: SpaceId,
+/// A node, and a sandbox of its agent `mender` with the space `findings`.
+struct Sandboxed {
+    world: World,
     limits: Arc<Limits>,
-    _dir: tempfile::TempDir,
 }
 
-impl World {
+impl Sandboxed {
     async fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let flags = UpFlags {
-            name: Some("laptop".into()),
-            bind: Some("127.0.0.1:0".parse().unwrap()),
-            no_mdns: true,
-            no_sandboxes: true,
-            ..UpFlags::default()
-        };
-        let daemon = Daemon::start(dir.path(), flags).await.unwrap();
-        let node = daemon.node();
-        let init = InitBody {
-            space: Some("findings".into()),
-            ..InitBody::default()
-        };
-        let findings = node
-            .init(init)
-            .await
-            .unwrap()
-            .space
-            .unwrap()
-            .id
-            .parse()
-            .unwrap();
-        let secrets = node
-            .create_space(SpaceBody {
-                name: "secrets".into(),
-            })
-            .await
-            .unwrap();
-        let spaces = Some(vec!["findings".to_owned()]);
-        let agent = AgentBody {
-            name: "mender".into(),
-            spaces,
-            ..AgentBody::default()
-        };
-        let agent = node
-            .create_agent(agent)
-            .await
-            .unwrap()
-            .agent
-            .id
-            .parse()
-            .unwrap();
-        let other = AgentBody {
-            name: "other".into(),
-            ..AgentBody::default()
-        };
-        node.create_agent(other).await.unwrap();
         Self {
-            agent,
-            findings,
-            secrets: secrets.space.id.parse().unwrap(),
+            world: World::new().await,
             limits: Arc::new(Limits::new(Instant::now())),
-            daemon,
-            _dir: dir,
         }
     }
 
@@ -91,8 +31,8 @@ impl World {
         Guest {
             sandbox: "sandboxsandboxsandboxsandb".into(),
             image: "debian".into(),
-            agent: Some(self.agent),
-            spaces: vec![self.findings],
+            agent: Some(self.world.mender),
+            spaces: vec![self.world.findings],
             fingerprint: Hash::of(b"runtime"),
             limits: Arc::clone(&self.limits),
         }
@@ -105,8 +45,10 @@ impl World {
         stall: Duration,
     ) -> (DuplexStream, JoinHandle<()>) {
         let (ours, theirs) = duplex(buffer);
-        let node = Arc::clone(self.daemon.node());
-        (theirs, tokio::spawn(serve_guest(node, guest, ours, stall)))
+        let node = self.world.node();
+        let (routes, stop) = (routes::guest(Arc::clone(&node)), node.stop.clone());
+        let serving = serve_guest(routes, guest, ours, stall, stop);
+        (theirs, tokio::spawn(serving))
     }
 
     async fn ask_as(
@@ -132,19 +74,6 @@ impl World {
     async fn ask(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
         self.ask_as(self.guest(), method, path, body).await
     }
-
-    /// Publishes as the owner of the node, in whatever space.
-    async fn owner_publishes(&self, space: &SpaceId) -> Value {
-        let body = json!({"kind": "fact", "title": "the password", "space": space.to_string()});
-        let body = serde_json::from_value(body).unwrap();
-        let receipt = self
-            .daemon
-            .node()
-            .publish(&Caller::Owner, body)
-            .await
-            .unwrap();
-        serde_json::to_value(receipt).unwrap()
-    }
 }
 
 fn parse(answer: &[u8]) -> (u16, Value) {
@@ -167,19 +96,19 @@ fn code(answer: &(u16, Value)) -> &str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_guest_says_is_signed_by_its_agent_and_stamped_by_its_node() {
-    let world = World::new().await;
-    let (status, me) = world.ask("GET", "/v1/self", None).await;
+    let sandboxed = Sandboxed::new().await;
+    let (status, me) = sandboxed.ask("GET", "/v1/self", None).await;
     assert_eq!(status, 200, "{me}");
     assert_eq!(me["agent"]["name"], "mender");
     assert_eq!(me["node"]["name"], "laptop");
     assert_eq!(me["spaces"].as_array().unwrap().len(), 1);
     let body = json!({"kind": "fix", "title": "pin the parser", "fields": {"lines": "3"}});
-    let (status, receipt) = world.ask("POST", "/v1/memory", Some(body)).await;
+    let (status, receipt) = sandboxed.ask("POST", "/v1/memory", Some(body)).await;
     assert_eq!(status, 200, "{receipt}");
-    assert_eq!(receipt["space"], world.findings.to_string());
+    assert_eq!(receipt["space"], sandboxed.world.findings.to_string());
     let path = format!("/v1/memory/{}", receipt["doc"].as_str().unwrap());
-    let (_, memory) = world.ask("GET", &path, None).await;
-    assert_eq!(memory["author"]["id"], world.agent.to_string());
+    let (_, memory) = sandboxed.ask("GET", &path, None).await;
+    assert_eq!(memory["author"]["id"], sandboxed.world.mender.to_string());
     assert_eq!(
         memory["fields"]["rhizome.sandbox"],
         "sandboxsandboxsandboxsandb"
@@ -188,16 +117,16 @@ async fn what_a_guest_says_is_signed_by_its_agent_and_stamped_by_its_node() {
     assert_eq!(memory["fields"]["lines"], "3");
     assert_eq!(memory["fingerprint"], Hash::of(b"runtime").to_string());
     assert_eq!(memory["trust"], "own");
-    let (_, hits) = world
+    let (_, hits) = sandboxed
         .ask("POST", "/v1/recall", Some(json!({"query": "parser pin"})))
         .await;
     assert_eq!(hits["hits"][0]["doc"], receipt["doc"], "{hits}");
     let body = json!({"task": "mend", "goal": "green tests", "next": ["run them"]});
-    let (status, saved) = world
+    let (status, saved) = sandboxed
         .ask("POST", "/v1/context/checkpoint", Some(body))
         .await;
     assert_eq!(status, 200, "{saved}");
-    let (_, context) = world.ask("GET", "/v1/context?task=mend", None).await;
+    let (_, context) = sandboxed.ask("GET", "/v1/context?task=mend", None).await;
     assert_eq!(context["goal"], "green tests");
     assert_eq!(context["next"][0]["what"], "run them");
     assert_eq!(context["sandbox"]["id"], "sandboxsandboxsandboxsandb");
@@ -205,19 +134,19 @@ async fn what_a_guest_says_is_signed_by_its_agent_and_stamped_by_its_node() {
         context["verification"]["ok"],
         context["verification"]["total"]
     );
-    let missing = world.ask("GET", "/v1/context?task=nothing", None).await;
+    let missing = sandboxed.ask("GET", "/v1/context?task=nothing", None).await;
     assert_eq!((missing.0, code(&missing)), (404, "not_found"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_is_nobody_else_and_nowhere_else() {
-    let world = World::new().await;
-    let secret = world.owner_publishes(&world.secrets).await;
-    let (doc, id) = (
-        secret["doc"].as_str().unwrap(),
-        secret["id"].as_str().unwrap(),
-    );
-    let hidden = world.secrets.to_string();
+    let sandboxed = Sandboxed::new().await;
+    let secret = sandboxed
+        .world
+        .publish(&sandboxed.world.secrets, "the password")
+        .await;
+    let (doc, id) = (&secret.doc, &secret.id);
+    let hidden = sandboxed.world.secrets.to_string();
     let fact = |more: Value| {
         let mut body = json!({"kind": "fact", "title": "t"});
         body.as_object_mut()
@@ -309,18 +238,18 @@ async fn a_guest_is_nobody_else_and_nowhere_else() {
         ),
     ];
     for (method, path, body, wanted) in forged {
-        let answer = world.ask(method, &path, body.clone()).await;
+        let answer = sandboxed.ask(method, &path, body.clone()).await;
         assert_eq!(
             code(&answer),
             wanted,
             "{method} {path} {body:?}: {answer:?}"
         );
     }
-    let (_, hits) = world
+    let (_, hits) = sandboxed
         .ask("POST", "/v1/recall", Some(json!({"query": "password"})))
         .await;
     assert_eq!(hits["hits"], json!([]));
-    let (_, events) = world.ask("GET", "/v1/watch", None).await;
+    let (_, events) = sandboxed.ask("GET", "/v1/watch", None).await;
     // All that is left of the body is the end of its chunks.
     assert!(
         !events.is_object(),
@@ -336,41 +265,41 @@ async fn a_guest_is_nobody_else_and_nowhere_else() {
         "/v1/images",
         "/v1/doctor",
     ] {
-        let answer = world.ask("GET", path, None).await;
+        let answer = sandboxed.ask("GET", path, None).await;
         assert_eq!(code(&answer), "no_route", "{path}");
     }
     for path in ["/v1/down", "/v1/mesh/init", "/v1/mesh/join"] {
-        let answer = world.ask("POST", path, Some(json!({}))).await;
+        let answer = sandboxed.ask("POST", path, Some(json!({}))).await;
         assert_eq!(code(&answer), "no_route", "{path}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_without_an_agent_can_ask_who_it_is_and_no_more() {
-    let world = World::new().await;
+    let sandboxed = Sandboxed::new().await;
     let nobody = || Guest {
         agent: None,
-        ..world.guest()
+        ..sandboxed.guest()
     };
-    let (status, me) = world.ask_as(nobody(), "GET", "/v1/self", None).await;
+    let (status, me) = sandboxed.ask_as(nobody(), "GET", "/v1/self", None).await;
     assert_eq!((status, &me["agent"]), (200, &Value::Null));
     let body = json!({"kind": "fact", "title": "t"});
-    let answer = world
+    let answer = sandboxed
         .ask_as(nobody(), "POST", "/v1/memory", Some(body))
         .await;
     assert_eq!((answer.0, code(&answer)), (403, "no_agent"));
-    let answer = world.ask_as(nobody(), "GET", "/v1/memory", None).await;
+    let answer = sandboxed.ask_as(nobody(), "GET", "/v1/memory", None).await;
     assert_eq!(code(&answer), "no_agent");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_that_are_too_large_or_no_requests_are_refused() {
-    let world = World::new().await;
+    let sandboxed = Sandboxed::new().await;
     let body = json!({"kind": "fact", "title": "t", "text": "x".repeat(2 << 20)});
-    let answer = world.ask("POST", "/v1/memory", Some(body)).await;
+    let answer = sandboxed.ask("POST", "/v1/memory", Some(body)).await;
     assert_eq!((answer.0, code(&answer)), (413, "too_large"));
     let body = json!({"kind": "fact", "title": "x".repeat(10_000)});
-    let answer = world.ask("POST", "/v1/memory", Some(body)).await;
+    let answer = sandboxed.ask("POST", "/v1/memory", Some(body)).await;
     assert_eq!((answer.0, code(&answer)), (400, "bad_draft"), "{answer:?}");
     let garbage: [&[u8]; 5] = [
         b"\0\xff\xfe garbage \r\n\r\n",
@@ -386,7 +315,7 @@ async fn requests_that_are_too_large_or_no_requests_are_refused() {
     ]
     .concat();
     for bytes in garbage.into_iter().chain([&endless[..]]) {
-        let (mut stream, task) = world.connect(world.guest(), 64 * 1024, STALL_TIMEOUT);
+        let (mut stream, task) = sandboxed.connect(sandboxed.guest(), 64 * 1024, STALL_TIMEOUT);
         let _ = stream.write_all(bytes).await;
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).await.unwrap();
@@ -398,15 +327,18 @@ async fn requests_that_are_too_large_or_no_requests_are_refused() {
             String::from_utf8_lossy(&answer)
         );
     }
-    assert_eq!(world.ask("GET", "/v1/self", None).await.0, 200);
+    assert_eq!(sandboxed.ask("GET", "/v1/self", None).await.0, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_that_never_reads_loses_its_connection_and_nothing_else() {
-    let world = World::new().await;
-    world.owner_publishes(&world.findings).await;
+    let sandboxed = Sandboxed::new().await;
+    sandboxed
+        .world
+        .publish(&sandboxed.world.findings, "the password")
+        .await;
     let stall = Duration::from_millis(50);
-    let (mut stream, task) = world.connect(world.guest(), 256, stall);
+    let (mut stream, task) = sandboxed.connect(sandboxed.guest(), 256, stall);
     let request = "GET /v1/watch?follow=1 HTTP/1.1\r\nhost: door\r\n\r\n";
     stream.write_all(request.as_bytes()).await.unwrap();
     tokio::time::timeout(PATIENCE, task)
@@ -414,26 +346,26 @@ async fn a_guest_that_never_reads_loses_its_connection_and_nothing_else() {
         .expect("the connection ends")
         .unwrap();
     assert_eq!(
-        world.limits.connections.available_permits(),
+        sandboxed.limits.connections.available_permits(),
         limit::MAX_CONNECTIONS
     );
     // The stream's own place comes back once its task has seen the end.
-    let streams = Arc::clone(&world.limits.streams);
+    let streams = Arc::clone(&sandboxed.limits.streams);
     let all = streams.acquire_many(u32::try_from(limit::MAX_STREAMS).unwrap());
     drop(tokio::time::timeout(PATIENCE, all).await.unwrap().unwrap());
-    assert_eq!(world.ask("GET", "/v1/self", None).await.0, 200);
+    assert_eq!(sandboxed.ask("GET", "/v1/self", None).await.0, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_sandbox_has_so_many_connections_streams_and_requests() {
-    let world = World::new().await;
+    let sandboxed = Sandboxed::new().await;
     let mut open: Vec<_> = (0..limit::MAX_CONNECTIONS)
-        .map(|_| world.connect(world.guest(), 4096, STALL_TIMEOUT))
+        .map(|_| sandboxed.connect(sandboxed.guest(), 4096, STALL_TIMEOUT))
         .collect();
-    while world.limits.connections.available_permits() > 0 {
+    while sandboxed.limits.connections.available_permits() > 0 {
         tokio::task::yield_now().await;
     }
-    let (mut one_more, task) = world.connect(world.guest(), 4096, STALL_TIMEOUT);
+    let (mut one_more, task) = sandboxed.connect(sandboxed.guest(), 4096, STALL_TIMEOUT);
     let mut nothing = Vec::new();
     one_more.read_to_end(&mut nothing).await.unwrap();
     assert!(
@@ -453,7 +385,7 @@ async fn one_sandbox_has_so_many_connections_streams_and_requests() {
     open.truncate(limit::MAX_STREAMS);
     let answer = loop {
         // The connections just closed give their places back in their own time.
-        let answer = world.ask("GET", "/v1/watch?follow=1", None).await;
+        let answer = sandboxed.ask("GET", "/v1/watch?follow=1", None).await;
         if answer.0 != 0 {
             break answer;
         }
@@ -461,12 +393,12 @@ async fn one_sandbox_has_so_many_connections_streams_and_requests() {
     assert_eq!((answer.0, code(&answer)), (429, "too_many_streams"));
     // A guest that goes away while it follows gives its places back without an event to wake it.
     drop(open);
-    let streams = Arc::clone(&world.limits.streams);
+    let streams = Arc::clone(&sandboxed.limits.streams);
     let all = streams.acquire_many(u32::try_from(limit::MAX_STREAMS).unwrap());
     drop(tokio::time::timeout(PATIENCE, all).await.unwrap().unwrap());
     // The budget of an hour to come is spent, so nothing is earned before that.
     let later = Instant::now() + Duration::from_secs(3_600);
-    while world.limits.take(later).is_ok() {}
-    let answer = world.ask("GET", "/v1/self", None).await;
+    while sandboxed.limits.take(later).is_ok() {}
+    let answer = sandboxed.ask("GET", "/v1/self", None).await;
     assert_eq!((answer.0, code(&answer)), (429, "rate_limited"));
 }

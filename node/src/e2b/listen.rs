@@ -1,27 +1,21 @@
-//! The listener: one task per connection, so many at once and no more.
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+//! Opening the door, with TLS if the configuration says so.
+use std::{io, sync::Arc, time::Duration};
 
-use axum::Router;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-};
-use tokio_rustls::TlsAcceptor;
-use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_util::either::Either;
+use tracing::{debug, info};
 
 use super::{
     At, Door, OpenDoorError, authority, control::state::Working, registry::Registry, route,
 };
 use crate::{
-    api::serve::{STALL_TIMEOUT, serve},
+    api::listen::{Listener, accept_tcp, listen},
     daemon::node::{Node, blocking},
 };
 
 /// Connections at once; more wait in the kernel's queue. Their clients keep up to 200 each.
 const MAX_CONNECTIONS: usize = 1024;
-/// Pause after an accept that failed, most likely for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time a client has for its part of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -46,7 +40,7 @@ pub(crate) async fn open(node: &Arc<Node>) -> Result<(), OpenDoorError> {
     });
     let panicked = |error| OpenDoorError::Listen {
         addr: wanted,
-        source: std::io::Error::other(error),
+        source: io::Error::other(error),
     };
     let (registry, acceptor) = opened.await.map_err(panicked)??;
     let failed = |source| OpenDoorError::Listen {
@@ -74,57 +68,41 @@ pub(crate) async fn open(node: &Arc<Node>) -> Result<(), OpenDoorError> {
     super::control::tidy(&door).await;
     node.tasks
         .spawn(super::control::keep_tidy(Arc::clone(&door)));
-    node.tasks.spawn(accept(door, listener, acceptor));
+    let router = route::router(&door);
+    let listener = Tls {
+        tcp: listener,
+        acceptor,
+    };
+    node.tasks
+        .spawn(listen(Arc::clone(node), listener, router, MAX_CONNECTIONS));
     Ok(())
 }
 
-async fn accept(door: Arc<Door>, listener: TcpListener, acceptor: Option<TlsAcceptor>) {
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let router = route::router(&door);
-    let node = &door.node;
-    loop {
-        let accepted = async {
-            let permit = Arc::clone(&connections).acquire_owned().await;
-            let permit = permit.expect("the semaphore is never closed");
-            (permit, listener.accept().await)
-        };
-        let (permit, accepted) = tokio::select! {
-            biased; // Stopping first.
-            () = node.stop.cancelled() => return,
-            accepted = accepted => accepted,
-        };
-        match accepted {
-            Ok((stream, from)) => {
-                let (router, stop) = (router.clone(), node.stop.clone());
-                let acceptor = acceptor.clone();
-                node.tasks.spawn(async move {
-                    answer(stream, from, acceptor, router, stop).await;
-                    drop(permit);
-                });
-            }
-            Err(error) => {
-                warn!(%error, "cannot accept a connection of a client of E2B");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
+/// The door's listener, which may speak TLS.
+struct Tls {
+    tcp: TcpListener,
+    acceptor: Option<TlsAcceptor>,
 }
 
-async fn answer(
-    stream: TcpStream,
-    from: SocketAddr,
-    acceptor: Option<TlsAcceptor>,
-    router: Router,
-    stop: CancellationToken,
-) {
-    // Small answers are waited for; they must not wait for one another.
-    let _ = stream.set_nodelay(true);
-    let Some(acceptor) = acceptor else {
-        return serve(stream, router, STALL_TIMEOUT, stop).await;
-    };
-    match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => serve(stream, router, STALL_TIMEOUT, stop).await,
-        Ok(Err(error)) => debug!(%from, %error, "no TLS with a client of E2B"),
-        Err(_) => debug!(%from, "a client of E2B did not finish its handshake"),
+impl Listener for Tls {
+    type Arrived = TcpStream;
+    type Stream = Either<TcpStream, TlsStream<TcpStream>>;
+
+    const NAME: &'static str = "the door for clients of E2B";
+
+    async fn accept(&self) -> io::Result<TcpStream> {
+        accept_tcp(&self.tcp).await
+    }
+
+    async fn ready(self: Arc<Self>, stream: TcpStream) -> Option<Self::Stream> {
+        let Some(acceptor) = &self.acceptor else {
+            return Some(Either::Left(stream));
+        };
+        match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => return Some(Either::Right(stream)),
+            Ok(Err(error)) => debug!(%error, "no TLS with a client of E2B"),
+            Err(_) => debug!("a client of E2B did not finish its handshake"),
+        }
+        None
     }
 }

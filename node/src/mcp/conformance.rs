@@ -30,10 +30,11 @@ use rmcp::{
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use super::{http, server::Server, tests::World};
+use super::{http, server::Server};
 use crate::{
-    api::serve::{STALL_TIMEOUT, serve},
+    api::listen::{self, MAX_CONNECTIONS},
     daemon::caller::Caller,
+    world::World,
 };
 
 /// The version whose scenarios we know.
@@ -438,7 +439,7 @@ impl ServerHandler for Everything {
 
 /// Serves `/mcp` on a port of loopback, as over TCP; `suite` adds what the suite asks for.
 async fn listen(world: &World, suite: bool) -> String {
-    let node = Arc::clone(world.daemon.node());
+    let node = world.node();
     let sessions = node.mcp.of(&Caller::Owner).unwrap();
     let (session, _) = world.session(json!({"space": "findings"})).await.unwrap();
     let config = http::config(&node, true);
@@ -465,16 +466,12 @@ async fn listen(world: &World, suite: bool) -> String {
     );
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve(
-                stream,
-                router.clone(),
-                STALL_TIMEOUT,
-                node.stop.clone(),
-            ));
-        }
-    });
+    tokio::spawn(listen::listen(
+        world.node(),
+        listener,
+        router,
+        MAX_CONNECTIONS,
+    ));
     format!("http://localhost:{}/mcp", address.port())
 }
 

@@ -3,8 +3,6 @@
     deprecated,
     reason = "clients of today subscribe as the revisions before 2026 have it"
 )]
-use std::sync::Arc;
-
 use rmcp::{
     ClientHandler, RoleClient, ServiceExt,
     model::{
@@ -20,51 +18,12 @@ use super::{
     server::Server,
     session::{Query, Session},
 };
-use crate::{
-    api::types::mesh::{AgentBody, InitBody, SpaceBody},
-    config::UpFlags,
-    daemon::{Daemon, caller::Caller},
-    error::ApiError,
-};
-
-/// A node with the spaces `findings` and `secrets`, and an agent `mender` beside its own.
-pub(super) struct World {
-    pub(super) daemon: Daemon,
-    _dir: tempfile::TempDir,
-}
+use crate::{daemon::caller::Caller, error::ApiError, world::World};
 
 impl World {
-    pub(super) async fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let flags = UpFlags {
-            name: Some("laptop".into()),
-            bind: Some("127.0.0.1:0".parse().unwrap()),
-            no_mdns: true,
-            no_sandboxes: true,
-            ..UpFlags::default()
-        };
-        let daemon = Daemon::start(dir.path(), flags).await.unwrap();
-        let node = daemon.node();
-        let init = InitBody {
-            space: Some("findings".into()),
-            ..InitBody::default()
-        };
-        node.init(init).await.unwrap();
-        let space = SpaceBody {
-            name: "secrets".into(),
-        };
-        node.create_space(space).await.unwrap();
-        let agent = AgentBody {
-            name: "mender".into(),
-            ..AgentBody::default()
-        };
-        node.create_agent(agent).await.unwrap();
-        Self { daemon, _dir: dir }
-    }
-
     pub(super) async fn session(&self, query: Value) -> Result<(Session, Server), ApiError> {
         let query: Query = serde_json::from_value(query).unwrap();
-        let node = Arc::clone(self.daemon.node());
+        let node = self.node();
         let (session, profiles) = Session::open(node, Caller::Owner, query).await?;
         Ok((session.clone(), Server::new(session, profiles)))
     }
@@ -176,7 +135,7 @@ async fn two_sessions_of_different_scope_share_nothing() {
     let world = World::new().await;
     let open = world.client(json!({"space": "findings"})).await;
     let closed = world
-        .client(json!({"space": "secrets", "agent": "mender"}))
+        .client(json!({"space": "secrets", "agent": "other"}))
         .await;
     let (one, other) = tokio::join!(
         open.ok("remember", json!({"title": "the port is 80"})),

@@ -28,6 +28,7 @@ use crate::{
 
 /// Serves the streams of other nodes until this one stops.
 pub(crate) async fn serve_peers(node: Arc<Node>, mut streams: mpsc::Receiver<CtlStream>) {
+    let routes = routes::peer(Arc::clone(&node));
     loop {
         let stream = tokio::select! {
             biased; // Stopping first.
@@ -36,18 +37,17 @@ pub(crate) async fn serve_peers(node: Arc<Node>, mut streams: mpsc::Receiver<Ctl
         };
         // The mesh bounds how many there are, of one peer and in all.
         let Some(stream) = stream else { return };
-        let router = peer_router(Arc::clone(&node), stream.peer());
+        let router = peer_router(routes.clone(), Arc::clone(&node), stream.peer());
         let serving = serve(stream, router, STALL_TIMEOUT, node.stop.clone());
         node.tasks.spawn(serving);
     }
 }
 
 /// Every route that some peer may use, behind the judge of each request.
-pub(crate) fn peer_router(node: Arc<Node>, peer: NodeId) -> Router {
-    let judge = middleware::from_fn_with_state((Arc::clone(&node), peer), judge);
-    let routes = routes::peer(node, Caller::Peer(peer));
+fn peer_router(routes: Router, node: Arc<Node>, peer: NodeId) -> Router {
+    let judge = middleware::from_fn_with_state((node, peer), judge);
     // Before routing: a route sees the path as the judge leaves it.
-    Router::new().fallback_service(routes).layer(judge)
+    routes::asked_by(Caller::Peer(peer), routes).layer(judge)
 }
 
 async fn judge(

@@ -5,14 +5,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
-use crate::{
-    api::types::{
-        mesh::{AgentBody, InitBody, SpaceBody},
-        token::TokenBody,
-    },
-    config::UpFlags,
-    daemon::Daemon,
-};
+use crate::{api::types::token::TokenBody, world::World};
 
 #[test]
 fn only_this_machine_is_this_machine() {
@@ -88,44 +81,19 @@ fn a_token_is_sent_in_one_way() {
     assert_eq!(with(&["Bearer a", "Bearer b"]), None);
     assert_eq!(with(&[]), None);
 }
-/// A node with two spaces, and a token for one of them.
-struct World {
-    daemon: Daemon,
+
+/// A node, and what it answers to those who have a token.
+struct Tokens {
+    world: World,
     router: Router,
-    _dir: tempfile::TempDir,
 }
 
-impl World {
+impl Tokens {
     async fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let flags = UpFlags {
-            name: Some("laptop".into()),
-            bind: Some("127.0.0.1:0".parse().unwrap()),
-            api: Some("127.0.0.1:0".parse().unwrap()),
-            no_mdns: true,
-            no_sandboxes: true,
-            ..UpFlags::default()
-        };
-        let daemon = Daemon::start(dir.path(), flags).await.unwrap();
-        let node = daemon.node();
-        let init = InitBody {
-            space: Some("findings".into()),
-            ..InitBody::default()
-        };
-        node.init(init).await.unwrap();
-        let secrets = SpaceBody {
-            name: "secrets".into(),
-        };
-        node.create_space(secrets).await.unwrap();
-        let agent = AgentBody {
-            name: "mender".into(),
-            ..AgentBody::default()
-        };
-        node.create_agent(agent).await.unwrap();
+        let world = World::new().await;
         Self {
-            router: router(Arc::clone(node)),
-            daemon,
-            _dir: dir,
+            router: router(world.node()),
+            world,
         }
     }
 
@@ -137,7 +105,7 @@ impl World {
             sandboxes,
             expires_secs: None,
         };
-        let made = self.daemon.node().create_token(body).await.unwrap();
+        let made = self.world.node().create_token(body).await.unwrap();
         assert!(made.secret.starts_with("rzt_"));
         made.secret
     }
@@ -162,19 +130,17 @@ impl World {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_speaks_as_its_agent_in_its_spaces_and_sees_no_others() {
-    let world = World::new().await;
-    let token = world.token("ci", false).await;
-    let (status, me) = world.ask(&token, "GET", "/v1/self", Value::Null).await;
+    let tokens = Tokens::new().await;
+    let token = tokens.token("ci", false).await;
+    let (status, me) = tokens.ask(&token, "GET", "/v1/self", Value::Null).await;
     assert_eq!((status, &me["agent"]["name"]), (200, &json!("mender")));
     assert_eq!(me["spaces"].as_array().unwrap().len(), 1, "{me}");
-    let owner = json!({"kind": "fact", "title": "the password", "space": "secrets"});
-    let owner = serde_json::from_value(owner).unwrap();
-    let hidden = world.daemon.node().publish(&Caller::Owner, owner).await;
-    let hidden = hidden.unwrap();
+    let world = &tokens.world;
+    let hidden = world.publish(&world.secrets, "the password").await;
     let body = json!({"kind": "fact", "title": "the build needs a clean cache"});
-    let (status, made) = world.ask(&token, "POST", "/v1/memory", body).await;
+    let (status, made) = tokens.ask(&token, "POST", "/v1/memory", body).await;
     assert_eq!(status, 200, "{made}");
-    let (_, listed) = world.ask(&token, "GET", "/v1/memory", Value::Null).await;
+    let (_, listed) = tokens.ask(&token, "GET", "/v1/memory", Value::Null).await;
     let listed = listed["memories"].as_array().unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0]["author"]["name"], "mender");
@@ -226,7 +192,7 @@ async fn a_token_speaks_as_its_agent_in_its_spaces_and_sees_no_others() {
         ),
         ("POST", "/v1/on/laptop/v1/down", json!({}), "no_route"),
     ] {
-        let (status, answer) = world.ask(&token, method, path, body).await;
+        let (status, answer) = tokens.ask(&token, method, path, body).await;
         assert_eq!(
             answer["error"]["code"], code,
             "{method} {path} {status} {answer}"
@@ -236,14 +202,16 @@ async fn a_token_speaks_as_its_agent_in_its_spaces_and_sees_no_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_is_none_or_was_revoked_opens_nothing_and_its_streams_end() {
-    let world = World::new().await;
-    let token = world.token("ci", true).await;
+    let tokens = Tokens::new().await;
+    let token = tokens.token("ci", true).await;
     for bad in ["", "rzt_", &token[1..], &format!("{token}0")] {
-        let (status, answer) = world.ask(bad, "GET", "/v1/self", Value::Null).await;
+        let (status, answer) = tokens.ask(bad, "GET", "/v1/self", Value::Null).await;
         assert_eq!(status, 401, "{answer}");
     }
     // With no sandboxes here the answer says that, not that the token may not.
-    let (_, answer) = world.ask(&token, "GET", "/v1/sandboxes", Value::Null).await;
+    let (_, answer) = tokens
+        .ask(&token, "GET", "/v1/sandboxes", Value::Null)
+        .await;
     assert_eq!(answer["error"]["code"], "no_sandboxes", "{answer}");
     let mut request = Request::new(Body::empty());
     *request.uri_mut() = "/v1/watch?follow=1".parse().unwrap();
@@ -254,13 +222,13 @@ async fn a_token_that_is_none_or_was_revoked_opens_nothing_and_its_streams_end()
         let name: HeaderName = name.parse().unwrap();
         request.headers_mut().insert(name, value.parse().unwrap());
     }
-    let watched = world.router.clone().oneshot(request).await.unwrap();
+    let watched = tokens.router.clone().oneshot(request).await.unwrap();
     assert_eq!(watched.status(), 200);
-    let node = world.daemon.node();
+    let node = tokens.world.node();
     node.revoke_token("ci".into()).await.unwrap();
     // Would wait for ever if the stream went on.
     watched.into_body().collect().await.unwrap();
-    let (status, answer) = world.ask(&token, "GET", "/v1/self", Value::Null).await;
+    let (status, answer) = tokens.ask(&token, "GET", "/v1/self", Value::Null).await;
     assert_eq!(
         (status, &answer["error"]["code"]),
         (401, &json!("bad_token"))
@@ -269,11 +237,11 @@ async fn a_token_that_is_none_or_was_revoked_opens_nothing_and_its_streams_end()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_one_token_is_slowed() {
-    let world = World::new().await;
-    let token = world.token("ci", false).await;
+    let tokens = Tokens::new().await;
+    let token = tokens.token("ci", false).await;
     let mut limited = false;
     for _ in 0..3_000 {
-        let (status, answer) = world.ask(&token, "GET", "/v1/nothing", Value::Null).await;
+        let (status, answer) = tokens.ask(&token, "GET", "/v1/nothing", Value::Null).await;
         if status == 429 {
             assert_eq!(answer["error"]["code"], "rate_limited");
             limited = true;
