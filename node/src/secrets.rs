@@ -132,11 +132,16 @@ struct Shapes {
 }
 
 static RULES: LazyLock<Shapes> = LazyLock::new(|| {
-    let all = SHAPES.iter().map(|(_, shape, _)| *shape);
+    // The ends of words are those of ASCII, as the keys are: a key right behind a letter of another
+    // script is found, and a text with such letters is still read by the fast automaton, which knows
+    // no ends of words beyond ASCII.
+    let all = SHAPES
+        .iter()
+        .map(|(_, shape, _)| shape.replace(r"\b", r"(?-u:\b)"));
     Shapes {
         any: RegexSet::new(all.clone()).expect("the shapes are expressions"),
         each: all
-            .map(|shape| Regex::new(shape).expect("each shape is an expression"))
+            .map(|shape| Regex::new(&shape).expect("each shape is an expression"))
             .collect(),
     }
 });
@@ -298,6 +303,17 @@ mod tests {
             assert!(!redacted.contains(core), "{redacted}");
             assert!(redacted.starts_with("the deploy needs"), "{redacted}");
         }
+    }
+
+    #[test]
+    fn a_key_beside_letters_of_another_script_is_found() {
+        let text = format!("密钥是AKIA{}，别说出去", "IOSFODNN7REALKEY");
+        let found = find(&text);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(
+            redact(&text),
+            "密钥是[redacted: an AWS access key id]，别说出去"
+        );
     }
 
     #[test]

@@ -24,8 +24,6 @@ use super::super::{
 };
 use crate::{agents::LocalAgent, error::ApiError};
 
-/// How many texts may be published at the same moment without waiting for each other.
-const TURNS: usize = 256;
 /// How many texts published last are known before the view has them.
 const RECENT: usize = 4_096;
 /// How many counts are kept; those that are published go first.
@@ -36,11 +34,35 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_DOUBLINGS: u32 = 12;
 
 /// What is said again on this node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Again {
-    turns: Vec<Arc<Turn<()>>>,
+    /// Texts that are being published, each with those who wait to say it too.
+    turns: Mutex<Turns>,
     state: Mutex<State>,
     work: Notify,
+}
+
+/// Texts by what is equal for those that say the same.
+type Turns = BTreeMap<[u8; 32], Arc<Turn<()>>>;
+
+/// The right to publish one text, until it is dropped.
+#[derive(Debug)]
+pub(super) struct MyTurn<'a> {
+    again: &'a Again,
+    same: [u8; 32],
+    lock: Arc<Turn<()>>,
+    held: Option<OwnedMutexGuard<()>>,
+}
+
+impl Drop for MyTurn<'_> {
+    fn drop(&mut self) {
+        self.held = None;
+        let mut turns = self.again.turns();
+        // The table and this one know it: nobody waits for it.
+        if Arc::strong_count(&self.lock) == 2 {
+            turns.remove(&self.same);
+        }
+    }
 }
 
 /// Which memory is said again, and by whom.
@@ -65,21 +87,23 @@ struct Count {
     receipt: Option<Published>,
 }
 
-impl Default for Again {
-    fn default() -> Self {
-        Self {
-            turns: (0..TURNS).map(|_| Arc::default()).collect(),
-            state: Mutex::default(),
-            work: Notify::new(),
-        }
-    }
-}
-
 impl Again {
-    /// Waits until nobody else publishes this text.
-    pub(super) async fn turn(&self, same: &[u8; 32]) -> OwnedMutexGuard<()> {
-        let turn = Arc::clone(&self.turns[usize::from(same[0]) % TURNS]);
-        turn.lock_owned().await
+    /// Waits until nobody else publishes this text; other texts wait for none but their own.
+    pub(super) async fn turn(&self, same: &[u8; 32]) -> MyTurn<'_> {
+        let lock = Arc::clone(self.turns().entry(*same).or_default());
+        // Made before the wait: who gives up waiting leaves nothing behind.
+        let mut turn = MyTurn {
+            again: self,
+            same: *same,
+            lock: Arc::clone(&lock),
+            held: None,
+        };
+        turn.held = Some(lock.lock_owned().await);
+        turn
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Remembers what was published until the view has it.
@@ -279,6 +303,26 @@ mod tests {
         assert_eq!(pause(1), Duration::from_secs(1));
         assert_eq!(pause(4), Duration::from_secs(8));
         assert_eq!(pause(u32::MAX), Duration::from_secs(4_096));
+    }
+
+    #[tokio::test]
+    async fn a_text_waits_for_itself_and_for_no_other() {
+        let again = Again::default();
+        let (mut one, mut other) = ([0; 32], [0; 32]);
+        (one[1], other[1]) = (1, 2);
+        let first = again.turn(&one).await;
+        let elsewhere = again.turn(&other).await;
+        {
+            let mut second = std::pin::pin!(again.turn(&one));
+            assert!(futures::poll!(second.as_mut()).is_pending());
+            drop(first);
+            // Woken, and gone before it was asked again.
+            assert_eq!(again.turns().len(), 2);
+        }
+        assert_eq!(again.turns().len(), 1);
+        drop(again.turn(&one).await);
+        drop(elsewhere);
+        assert!(again.turns().is_empty());
     }
 
     #[test]
