@@ -449,7 +449,7 @@ async fn listen(world: &World, suite: bool) -> String {
             let (session, sessions, config) =
                 (session.clone(), Arc::clone(&sessions), config.clone());
             let server = move || {
-                let profiles = super::profile::profiles(&[]).unwrap();
+                let profiles = super::profile::Profiles::of(&[], false).unwrap();
                 Server::new(session.clone(), profiles)
             };
             async move {

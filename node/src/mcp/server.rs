@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     answer,
-    profile::Profile,
+    profile::{Profile, Profiles},
     session::Session,
     updates::{Updates, tell},
 };
@@ -31,14 +31,14 @@ instructions in it.";
 /// The server of one client.
 pub(super) struct Server {
     session: Session,
-    profiles: Vec<Arc<dyn Profile>>,
+    profiles: Profiles,
     updates: Updates,
     calls: Arc<Semaphore>,
 }
 
 impl Server {
     /// Returns the server of a client that may do what `session` says.
-    pub(super) fn new(session: Session, profiles: Vec<Arc<dyn Profile>>) -> Self {
+    pub(super) fn new(session: Session, profiles: Profiles) -> Self {
         Self {
             session,
             profiles,
@@ -47,23 +47,18 @@ impl Server {
         }
     }
 
+    /// Returns the tools that this client may use.
     fn tools(&self) -> Vec<Tool> {
-        let mut tools = Vec::new();
-        for profile in &self.profiles {
-            let offered = profile.tools().into_iter();
-            tools.extend(offered.filter(|tool| profile.offers(&self.session, &tool.name)));
-        }
-        tools
+        let all = self.profiles.tools().map(|(_, tool)| tool.name);
+        all.filter_map(|name| self.tool(&name))
+            .map(|(_, tool, _)| tool)
+            .collect()
     }
 
-    /// Returns the profile that has `tool`, if this client may use it.
-    fn profile_of(&self, tool: &str) -> Option<(&Arc<dyn Profile>, Tool)> {
-        self.profiles.iter().find_map(|profile| {
-            let found = profile.tools().into_iter().find(|its| its.name == tool)?;
-            profile
-                .offers(&self.session, tool)
-                .then_some((profile, found))
-        })
+    /// Returns a tool with its profile and what that one calls it, if this client may use it.
+    fn tool(&self, name: &str) -> Option<(&dyn Profile, Tool, String)> {
+        let found = self.profiles.tool(name);
+        found.filter(|(profile, _, own)| profile.offers(&self.session, own))
     }
 
     async fn call(
@@ -72,7 +67,7 @@ impl Server {
         request: CallToolRequestParams,
     ) -> Result<CallToolResult, ErrorData> {
         let unknown = || ErrorData::invalid_params(format!("unknown tool: {}", clip(name)), None);
-        let Some((profile, tool)) = self.profile_of(name) else {
+        let Some((profile, tool, own)) = self.tool(name) else {
             return Err(unknown());
         };
         let Ok(_call) = Arc::clone(&self.calls).try_acquire_owned() else {
@@ -81,14 +76,14 @@ impl Server {
         };
         let begun = std::time::Instant::now();
         let arguments = request.arguments.unwrap_or_default();
-        let called = profile.call(&self.session, name, arguments).await;
+        let called = profile.call(&self.session, &own, arguments).await;
         let result = called.unwrap_or_else(|| Err(unknown()));
         let only_reads = tool
             .annotations
             .as_ref()
             .is_some_and(|hints| hints.read_only_hint == Some(true));
         // What a memory's own fragment proves needs no entry: only sandboxes leave none.
-        if !only_reads && profile.leaves_no_fragment(name) {
+        if !only_reads && profile.leaves_no_fragment(&own) {
             let outcome = match &result {
                 Ok(result) if result.is_error == Some(true) => "failed",
                 Ok(_) => "ok",
@@ -97,7 +92,7 @@ impl Server {
             let note = audit::Note {
                 who: audit::Who::from(&self.session.caller),
                 action: "mcp.call".to_owned(),
-                on: Some(format!("{}.{name}", profile.name())),
+                on: Some(format!("{}.{own}", profile.name())),
                 outcome: outcome.to_owned(),
                 detail: None,
                 took_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -122,10 +117,12 @@ impl ServerHandler for Server {
             .enable_resources_subscribe()
             .build();
         let mut instructions = ABOUT.to_owned();
-        for profile in &self.profiles {
-            if !profile.instructions().is_empty() {
+        let of_profiles = self.profiles.iter().map(|profile| profile.instructions());
+        let renamed = self.profiles.renamed().unwrap_or_default();
+        for text in of_profiles.chain([&renamed[..]]) {
+            if !text.is_empty() {
                 instructions.push_str("\n\n");
-                instructions.push_str(profile.instructions());
+                instructions.push_str(text);
             }
         }
         let mut about = Implementation::new("rhizome", env!("CARGO_PKG_VERSION"));
@@ -144,7 +141,7 @@ impl ServerHandler for Server {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        self.profile_of(name).map(|(_, tool)| tool)
+        self.tool(name).map(|(_, tool, _)| tool)
     }
 
     async fn call_tool(
@@ -170,7 +167,7 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let mut resources = Vec::new();
-        for profile in &self.profiles {
+        for profile in self.profiles.iter() {
             resources.extend(profile.resources(&self.session));
         }
         Ok(ListResourcesResult::with_all_items(resources))
@@ -181,7 +178,7 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        for profile in &self.profiles {
+        for profile in self.profiles.iter() {
             if let Some(result) = profile.read(&self.session, &request.uri).await {
                 return result.map(Into::into);
             }

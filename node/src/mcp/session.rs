@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::profile::{DEFAULT, Profile, profiles};
+use super::profile::{DEFAULT, Profiles};
 use crate::{
     daemon::{
         caller::{Caller, Scope},
@@ -37,6 +37,8 @@ pub(crate) struct Session {
 pub(crate) struct Query {
     /// Profiles, with commas between.
     profile: Option<String>,
+    /// 1 to call a tool that two of them have by its profile too, such as `kg_delete_entities`.
+    prefix: Option<u8>,
     agent: Option<String>,
     space: Option<String>,
     task: Option<String>,
@@ -51,7 +53,7 @@ impl Session {
         node: Arc<Node>,
         caller: Caller,
         query: Query,
-    ) -> Result<(Self, Vec<Arc<dyn Profile>>), ApiError> {
+    ) -> Result<(Self, Profiles), ApiError> {
         let names: Vec<_> = query
             .profile
             .as_deref()
@@ -64,8 +66,13 @@ impl Session {
             let message = format!("a client may ask for {MAX_PROFILES} profiles at most");
             return Err(ApiError::bad_request(message));
         }
-        let profiles =
-            profiles(&names).map_err(|error| ApiError::bad_request(&error).hint(error.hint()))?;
+        let prefix = match query.prefix {
+            None | Some(0) => false,
+            Some(1) => true,
+            Some(_) => return Err(ApiError::bad_request("`prefix` is 0 or 1")),
+        };
+        let profiles = Profiles::of(&names, prefix)
+            .map_err(|error| ApiError::bad_request(&error).hint(error.hint()))?;
         // Asked for now, so that a wrong name is told where it was written.
         if query.agent.is_some() {
             caller.agent(&node, query.agent.as_deref()).await?;

@@ -8,7 +8,7 @@ use rmcp::{Peer, RoleServer, model::ResourceUpdatedNotificationParam};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{profile::Profile, session::Session};
+use super::{profile::Profiles, session::Session};
 use crate::{daemon::arrivals::Arrivals, error::ApiError};
 
 /// Events that are looked at together.
@@ -31,7 +31,7 @@ impl Updates {
     pub(super) fn add(
         &self,
         session: &Session,
-        profiles: &[Arc<dyn Profile>],
+        profiles: &Profiles,
         arrivals: Arrivals,
         peer: Peer<RoleServer>,
         uri: String,
@@ -56,7 +56,7 @@ impl Updates {
         let ended = CancellationToken::new();
         let work = tell(
             session.clone(),
-            profiles.to_vec(),
+            profiles.clone(),
             Arc::clone(&self.wanted),
             arrivals,
             permit,
@@ -95,7 +95,7 @@ impl Updates {
 /// Calls `told` for each resource of `wanted` that changed, as long as it says that somebody listens.
 pub(super) async fn tell<F: Future<Output = bool>>(
     session: Session,
-    profiles: Vec<Arc<dyn Profile>>,
+    profiles: Profiles,
     wanted: Arc<Mutex<BTreeSet<String>>>,
     mut arrivals: Arrivals,
     permit: OwnedSemaphorePermit,

@@ -304,6 +304,8 @@ fn a_sandbox_works_for_its_agent_alone() {
         json!([])
     );
 
+    its_agent_speaks_mcp(&daemon, made);
+
     // After the end, everything says so.
     let (status, _) = daemon.ask("DELETE", "/v1/sandboxes/bench", None);
     assert_eq!(status, 200);
@@ -316,6 +318,71 @@ fn a_sandbox_works_for_its_agent_alone() {
     );
     what_was_done_is_written_down(&daemon, made);
     daemon.stop();
+}
+
+/// A client of MCP inside the sandbox starts `rhizome mcp` and speaks to the node through the door.
+fn its_agent_speaks_mcp(daemon: &Daemon, made: &Value) {
+    let body = json!({"argv": ["rhizome", "mcp", "--profile", "native,files"], "stdin": true});
+    let mut exec = Exec::start(daemon, &body).unwrap();
+    let mut said = Vec::new();
+    let mut ask = |exec: &mut Exec, id: u64, method: &str, params: Value| -> Value {
+        let asked = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        exec.send(0, format!("{asked}\n").as_bytes());
+        loop {
+            if let Some(end) = said.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = said.drain(..=end).collect();
+                let answer: Value = serde_json::from_slice(&line).unwrap();
+                if answer["id"] == id {
+                    return answer["result"].clone();
+                }
+                continue;
+            }
+            match exec.receive() {
+                (16, bytes) => said.extend(bytes),
+                (kind, bytes) => panic!("{kind}: {}", String::from_utf8_lossy(&bytes)),
+            }
+        }
+    };
+    let hello = json!({
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "inside", "version": "1"},
+    });
+    let server = ask(&mut exec, 1, "initialize", hello);
+    assert_eq!(server["serverInfo"]["name"], "rhizome", "{server}");
+    let told = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    exec.send(0, format!("{told}\n").as_bytes());
+    let tools = ask(&mut exec, 2, "tools/list", json!({}));
+    let tools = tools["tools"].as_array().unwrap().iter();
+    let tools: Vec<_> = tools.map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert!(
+        tools.contains(&"remember") && tools.contains(&"memory"),
+        "{tools:?}"
+    );
+    // Sandboxes are not for those who are in one.
+    assert!(!tools.contains(&"sandbox"), "{tools:?}");
+    let mut call = |id, tool: &str, arguments: Value| {
+        let asked = json!({"name": tool, "arguments": arguments});
+        ask(&mut exec, id, "tools/call", asked)
+    };
+    let kept = call(3, "remember", json!({"title": "said by MCP from inside"}));
+    let doc = kept["structuredContent"]["doc"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{kept}"));
+    let memory = daemon.get(&format!("/v1/memory/{doc}"));
+    assert_eq!(memory["author"]["name"], "mender");
+    assert_eq!(memory["fields"]["rhizome.sandbox"], made["id"]);
+    let elsewhere = call(4, "recall", json!({"query": "MCP", "space": "secrets"}));
+    assert_eq!(elsewhere["isError"], true, "{elsewhere}");
+    // A client that says no more is how it ends.
+    exec.send(1, b"");
+    assert_eq!(exec.finish().2, json!({"code": 0}));
+    let refused = run(daemon, &["rhizome", "mcp", "--space", "secrets"]);
+    assert_eq!(refused.2, json!({"code": 1}));
+    assert!(
+        refused.1.contains("not among those of this sandbox"),
+        "{refused:?}"
+    );
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod context;
 mod door;
 mod help;
 mod http;
+mod mcp;
 mod memory;
 mod net;
 mod print;
@@ -98,6 +99,7 @@ fn run(out: &mut Out<impl Write>, words: Vec<OsString>) -> Result<(), CliError> 
         }
         (Some("net"), Some("denials")) => net::denials(out, &rest(help::DENIALS)?),
         (Some("net"), None | Some("-h" | "--help" | "help")) => Err(CliError::Help(help::NET)),
+        (Some("mcp"), _) => mcp::serve(out, &rest(help::MCP)?),
         (Some("usage"), _) => usage::show(out, &rest(help::USAGE)?),
         (Some("runtime"), _) => runtime::show(out, &rest(help::RUNTIME)?),
         (Some("self"), _) => memory::who_am_i(out, &rest(help::SELF)?),

@@ -16,6 +16,7 @@ use crate::{cli::client::with_query, mcp::PIPE_PROTOCOL};
     after_help = "Examples:
   rhizome mcp                                  what a client of MCP starts
   rhizome mcp --profile native,kg --space findings
+  rhizome mcp --profile kg,mem0 --prefix       both have `delete_entities`
   rhizome mcp install claude-code              write that into a client's configuration
   rhizome mcp install --list"
 )]
@@ -32,6 +33,9 @@ pub(crate) struct Scope {
     /// Sets of tools to serve, with commas between; `native` by default
     #[arg(long, value_name = "NAMES")]
     pub(crate) profile: Option<String>,
+    /// Call a tool that two of the profiles have by its profile too, such as `kg_delete_entities`
+    #[arg(long)]
+    pub(crate) prefix: bool,
     /// Agent to speak as, by name or id; the node's own by default
     #[arg(long)]
     pub(crate) agent: Option<String>,
@@ -69,6 +73,7 @@ pub(crate) async fn run(context: &Context, args: Mcp) -> Result<(), Failure> {
 async fn serve(context: &Context, scope: Scope) -> Result<(), Failure> {
     let query = [
         ("profile", scope.profile),
+        ("prefix", scope.prefix.then(|| "1".to_owned())),
         ("agent", scope.agent),
         ("space", scope.space),
         ("task", scope.task),

@@ -2,7 +2,7 @@
 
 use std::{
     env, fmt,
-    io::{self, Read, Write},
+    io::{self, BufReader, Read, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
     time::Duration,
 };
@@ -58,6 +58,27 @@ impl Door {
     /// Opens an answer that comes in lines, for as long as it takes.
     pub(crate) fn lines(&self, target: &Target) -> Result<Body<TcpStream>, CliError> {
         self.ask("GET", &target.0, None, None)
+    }
+
+    /// Opens a connection that speaks `protocol` from here on; what comes is read from the first half.
+    pub(crate) fn upgrade(
+        &self,
+        target: &Target,
+        protocol: &str,
+    ) -> Result<(BufReader<TcpStream>, TcpStream), CliError> {
+        let bytes = http::upgrade(&target.0, &self.address.to_string(), protocol);
+        let opened = TcpStream::connect_timeout(&self.address, PATIENCE).and_then(|mut stream| {
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.write_all(&bytes)?;
+            let back = stream.try_clone()?;
+            let answer = http::switched(stream)?;
+            back.set_read_timeout(None)?;
+            Ok((answer, back))
+        });
+        match opened.map_err(|error| self.lost(error))? {
+            (Ok(read), back) => Ok((read, back)),
+            (Err(answer), _) => Err(self.refused(answer.status, answer.body)),
+        }
     }
 
     pub(crate) fn lost(&self, source: io::Error) -> CliError {

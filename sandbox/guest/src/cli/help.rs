@@ -13,6 +13,7 @@ Commands:
   memory watch        See findings as they arrive
   context checkpoint  Save the working context of a task
   context resume      Show the working context of a task
+  mcp                 Serve MCP on the standard streams, for a client that starts a program
   net denials         Show what could not be reached, and how to ask for it
   usage               Show what this sandbox used, and which quotas count for it
   runtime             Show what this sandbox is made of
@@ -51,6 +52,28 @@ Usage: rhizome net denials [options]
 
 `rhizome net denials --help` says more.
 ";
+
+pub(crate) const MCP: Spec = Spec {
+    help: "\
+Serve MCP on the standard streams, for a client that starts a program
+
+Usage: rhizome mcp [options]
+
+The agent is this sandbox's, and so are the spaces. Clients that take a URL use $RHIZOME_URL/mcp.
+
+Options:
+  --profile <NAMES>  Sets of tools to serve, with commas between [default: native]
+  --prefix           Call a tool that two of them have by its profile too: kg_delete_entities
+  --space <SPACE>    The only space to read and write [default: all of the sandbox's]
+  --task <TASK>      Task of what names none
+
+Example:
+  rhizome mcp --profile native,files
+",
+    values: &["profile", "space", "task"],
+    flags: &["prefix"],
+    words: false,
+};
 
 pub(crate) const DENIALS: Spec = Spec {
     help: "\

@@ -54,53 +54,68 @@ pub(crate) fn request(method: &str, target: &str, host: &str, body: Option<&[u8]
     bytes
 }
 
+/// Returns the bytes of a request after whose answer the connection speaks `protocol`.
+pub(crate) fn upgrade(target: &str, host: &str, protocol: &str) -> Vec<u8> {
+    format!(
+        "POST {target} HTTP/1.1\r\nhost: {host}\r\nconnection: upgrade\r\nupgrade: {protocol}\r\n\
+         content-type: application/json\r\ncontent-length: 2\r\n\r\n{{}}"
+    )
+    .into_bytes()
+}
+
 /// Reads the head of an answer.
 pub(crate) fn response<R: Read>(source: R) -> io::Result<Response<R>> {
     let mut source = BufReader::new(source);
     loop {
-        let line = line(&mut source)?;
-        let status = status(&line).ok_or_else(|| malformed("no status line"))?;
-        let mut rest = Rest::UntilEnd;
-        for count in 0.. {
-            let line = self::line(&mut source)?;
-            if line.is_empty() {
-                break;
-            }
-            if count > MAX_LINES {
-                return Err(malformed("a head without end"));
-            }
-            let (name, value) = line.split_once(':').ok_or_else(|| malformed("a header"))?;
-            let value = value.trim();
-            if name.eq_ignore_ascii_case("transfer-encoding") {
-                if !value.eq_ignore_ascii_case("chunked") {
-                    return Err(malformed("an unknown transfer encoding"));
-                }
-                rest = Rest::NextChunk;
-            } else if name.eq_ignore_ascii_case("content-length") && rest == Rest::UntilEnd {
-                let length = value.parse().map_err(|_| malformed("a length"))?;
-                rest = Rest::Length(length);
-            }
-        }
-        match status {
-            // More is to come.
-            100..200 => {}
-            204 | 304 => {
-                return Ok(Response {
-                    status,
-                    body: Body {
-                        source,
-                        rest: Rest::Done,
-                    },
-                });
-            }
-            _ => {
-                return Ok(Response {
-                    status,
-                    body: Body { source, rest },
-                });
-            }
+        let (status, rest) = head(&mut source)?;
+        // More is to come.
+        if !(100..200).contains(&status) {
+            let body = Body { source, rest };
+            return Ok(Response { status, body });
         }
     }
+}
+
+/// Reads the head of an answer that should switch to another protocol: what follows it is of that one.
+pub(crate) fn switched<R: Read>(source: R) -> io::Result<Result<BufReader<R>, Response<R>>> {
+    let mut source = BufReader::new(source);
+    let (status, rest) = head(&mut source)?;
+    if status == 101 {
+        return Ok(Ok(source));
+    }
+    let body = Body { source, rest };
+    Ok(Err(Response { status, body }))
+}
+
+/// Reads one head: the status, and how the body ends.
+fn head(source: &mut impl BufRead) -> io::Result<(u16, Rest)> {
+    let line = line(source)?;
+    let status = status(&line).ok_or_else(|| malformed("no status line"))?;
+    let mut rest = Rest::UntilEnd;
+    for count in 0.. {
+        let line = self::line(source)?;
+        if line.is_empty() {
+            break;
+        }
+        if count > MAX_LINES {
+            return Err(malformed("a head without end"));
+        }
+        let (name, value) = line.split_once(':').ok_or_else(|| malformed("a header"))?;
+        let value = value.trim();
+        if name.eq_ignore_ascii_case("transfer-encoding") {
+            if !value.eq_ignore_ascii_case("chunked") {
+                return Err(malformed("an unknown transfer encoding"));
+            }
+            rest = Rest::NextChunk;
+        } else if name.eq_ignore_ascii_case("content-length") && rest == Rest::UntilEnd {
+            let length = value.parse().map_err(|_| malformed("a length"))?;
+            rest = Rest::Length(length);
+        }
+    }
+    if matches!(status, 204 | 304) {
+        rest = Rest::Done;
+    }
+    Ok((status, rest))
 }
 
 /// Returns a text fit for a query.
@@ -233,6 +248,22 @@ mod tests {
         ] {
             assert!(read(answer).is_err(), "{answer:?}");
         }
+    }
+
+    #[test]
+    fn a_switch_leaves_what_follows_and_a_refusal_is_read() {
+        let switched_to = "HTTP/1.1 101 Switching Protocols\r\nupgrade: x/1\r\n\r\nfirst";
+        let mut rest = String::new();
+        let mut read = switched(switched_to.as_bytes()).unwrap().unwrap();
+        read.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "first");
+        let refusal = "HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno";
+        let mut refused = switched(refusal.as_bytes()).unwrap().unwrap_err();
+        let mut why = String::new();
+        refused.body.read_to_string(&mut why).unwrap();
+        assert_eq!((refused.status, &why[..]), (403, "no"));
+        let asked = String::from_utf8(upgrade("/v1/mcp/pipe", "127.0.0.1:4580", "x/1")).unwrap();
+        assert!(asked.contains("\r\nupgrade: x/1\r\n") && asked.ends_with("\r\n\r\n{}"));
     }
 
     #[test]

@@ -284,6 +284,9 @@ fn arguments(context: &Context, scope: &Scope) -> Result<Vec<String>, Failure> {
             arguments.extend([name.to_owned(), value.clone()]);
         }
     }
+    if scope.prefix {
+        arguments.push("--prefix".to_owned());
+    }
     Ok(arguments)
 }
 
