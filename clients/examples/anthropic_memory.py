@@ -3,8 +3,8 @@
 
     python3 anthropic_memory.py [--recorded] [QUESTION]
 
-Each file under /memories is a memory with the path as its key, so every agent of the space finds it,
-with its author. The node's own MCP profile `files` does the same with texts that merge.
+Each file under /memories is a text that several agents may edit at once, on any node of the space:
+what both wrote stands. Every change is signed, and recall finds the files beside all other memories.
 """
 from __future__ import annotations
 
@@ -15,23 +15,18 @@ from typing import Any, Dict, List
 
 import anthropic
 from replay import recorded
-from rhizome import Rhizome
+from rhizome import NotFound, Rhizome, RhizomeError
 
-TASK = "memory files"
 ROOT = "/memories"
 MODEL = os.environ.get("ANTHROPIC_MODEL", "claude-sonnet-5-5")
 BETA = "context-management-2025-06-27"
 
 
-class Problem(Exception):
-    """What the model is told instead of a result."""
-
-
 class Files:
-    """The six commands of the memory tool, on memories of a node."""
+    """The six commands of the memory tool, on the files of a node."""
 
     def __init__(self, node: Rhizome) -> None:
-        self.node = node
+        self.files = node.files
 
     def do(self, command: Dict[str, Any]) -> str:
         verbs = {
@@ -42,98 +37,42 @@ class Files:
             "delete": self.delete,
             "rename": self.rename,
         }
-        verb = verbs.get(str(command.get("command")))
-        if verb is None:
-            raise Problem(f"Unknown command {command.get('command')!r}")
-        return verb(command)
-
-    def files(self) -> Dict[str, str]:
-        """Every file that stands, by path."""
-        kept = self.node.memories(kind="artifact", task=TASK)
-        return {
-            str(one.key): one.text or ""
-            for one in kept
-            if one.key and (one.fields or {}).get("removed") != "1" and str(one.key).startswith(ROOT + "/")
-        }
-
-    def keep(self, path: str, text: str) -> None:
-        self.node.remember(path, text, kind="artifact", key=path, task=TASK, tags=["memory-file"])
-
-    def drop(self, path: str) -> None:
-        self.node.remember(path, kind="artifact", key=path, task=TASK, fields={"removed": "1"})
-
-    def path(self, given: Any) -> str:
-        path = str(given)
-        parts = path.split("/")
-        if (path != ROOT and not path.startswith(ROOT + "/")) or ".." in parts or "%2e" in path.lower():
-            raise Problem(f"Path must start with {ROOT}, got: {path}")
-        return path.rstrip("/") if path != "/" else path
-
-    def text(self, path: str) -> str:
-        files = self.files()
-        if path not in files:
-            raise Problem(f"The path {path} does not exist. Please provide a valid path.")
-        return files[path]
+        return verbs[str(command.get("command"))](command)
 
     def view(self, command: Dict[str, Any]) -> str:
-        path = self.path(command["path"])
-        files = self.files()
-        if path in files:
-            lines = files[path].split("\n")
+        path = command["path"]
+        below = self.files.list(path)
+        if any(file.path == path for file in below):
+            lines = (self.files.view(path).memory.text or "").split("\n")
             first, last = command.get("view_range") or [1, -1]
             numbered = list(enumerate(lines, 1))[first - 1 : None if last == -1 else last]
             shown = "\n".join(f"{number:6}\t{line}" for number, line in numbered)
             return f"Here's the content of {path} with line numbers:\n{shown}"
-        below = {name: text for name, text in files.items() if name.startswith(path + "/")}
-        if not below and path != ROOT:
-            raise Problem(f"The path {path} does not exist. Please provide a valid path.")
-        rows = [f"{len(text.encode())}\t{name}" for name, text in sorted(below.items())]
+        if not below and path.rstrip("/") != ROOT:
+            raise NotFound("not_found", f"The path {path} does not exist. Please provide a valid path.")
         head = f"Here're the files and directories up to 2 levels deep in {path}, excluding hidden items and node_modules:"
-        return "\n".join([head, f"{sum(len(text.encode()) for text in below.values())}\t{path}/", *rows])
+        rows = [f"{file.bytes}\t{file.path}" for file in below]
+        return "\n".join([head, f"{sum(file.bytes for file in below)}\t{path}", *rows])
 
     def create(self, command: Dict[str, Any]) -> str:
-        path = self.path(command["path"])
-        if path in self.files():
-            raise Problem(f"File {path} already exists")
-        self.keep(path, command["file_text"])
-        return f"File created successfully at: {path}"
+        self.files.create(command["path"], command["file_text"])
+        return f"File created successfully at: {command['path']}"
 
     def str_replace(self, command: Dict[str, Any]) -> str:
-        path, old = self.path(command["path"]), command["old_str"]
-        text = self.text(path)
-        if text.count(old) != 1:
-            many = "Multiple occurrences of" if text.count(old) else "No replacement was performed,"
-            raise Problem(f"{many} old_str `{old}` in {path}. Please ensure it is unique")
-        self.keep(path, text.replace(old, command["new_str"]))
+        self.files.str_replace(command["path"], command["old_str"], command.get("new_str", ""))
         return "The memory file has been edited."
 
     def insert(self, command: Dict[str, Any]) -> str:
-        path, at = self.path(command["path"]), int(command["insert_line"])
-        lines = self.text(path).split("\n")
-        if not 0 <= at <= len(lines):
-            raise Problem(f"Invalid `insert_line` parameter: {at}")
-        lines[at:at] = command["insert_text"].rstrip("\n").split("\n")
-        self.keep(path, "\n".join(lines))
-        return f"The file {path} has been edited."
+        self.files.insert(command["path"], int(command["insert_line"]), command["insert_text"])
+        return f"The file {command['path']} has been edited."
 
     def delete(self, command: Dict[str, Any]) -> str:
-        path = self.path(command["path"])
-        if path == ROOT:
-            raise Problem(f"Cannot delete the {ROOT} directory itself")
-        gone = [name for name in self.files() if name == path or name.startswith(path + "/")]
-        if not gone:
-            raise Problem(f"The path {path} does not exist. Please provide a valid path.")
-        for name in gone:
-            self.drop(name)
-        return f"Successfully deleted {path}"
+        self.files.delete(command["path"])
+        return f"Successfully deleted {command['path']}"
 
     def rename(self, command: Dict[str, Any]) -> str:
-        old, new = self.path(command["old_path"]), self.path(command["new_path"])
-        if new in self.files():
-            raise Problem(f"The destination {new} already exists")
-        self.keep(new, self.text(old))
-        self.drop(old)
-        return f"Successfully renamed {old} to {new}"
+        self.files.rename(command["old_path"], command["new_path"])
+        return f"Successfully renamed {command['old_path']} to {command['new_path']}"
 
 
 def loop(client: anthropic.Anthropic, files: Files, question: str) -> str:
@@ -154,8 +93,11 @@ def loop(client: anthropic.Anthropic, files: Files, question: str) -> str:
                 result: Dict[str, Any] = {"type": "tool_result", "tool_use_id": block.id}
                 try:
                     result["content"] = files.do(dict(block.input))  # type: ignore[call-overload]
-                except Problem as problem:
-                    result.update(content=str(problem), is_error=True)
+                except RhizomeError as error:
+                    # What failed, why, and what to try: the model can act on it.
+                    result.update(content=str(error), is_error=True)
+                except (KeyError, TypeError, ValueError) as error:
+                    result.update(content=f"this is no command of the tool: {error!r}", is_error=True)
                 print(f"memory {dict(block.input).get('command')}: {result['content'].splitlines()[0]}")  # type: ignore[call-overload]
                 results.append(result)
         if not results:
@@ -173,10 +115,10 @@ def main() -> int:
             client = anthropic.Anthropic(base_url=url, api_key="recorded", max_retries=0)
         else:
             client = anthropic.Anthropic()
-        files = Files(Rhizome())
-        print(loop(client, files, question))
-        for path, text in files.files().items():
-            print(f"{path}: {text!r}")
+        node = Rhizome()
+        print(loop(client, Files(node), question))
+        for file in node.files.list():
+            print(f"{file.path}, last by {file.author.name}: {node.files.view(file.path).memory.text!r}")
     print("done")
     return 0
 

@@ -109,6 +109,23 @@ def checkpoint(task: str, changes: Dict[str, Any], idempotency_key: Optional[str
     return Call("POST", path, models.Published.from_json, body=body, key=_key(idempotency_key))
 
 
+def files(path: str, space: Optional[str]) -> Call[List[models.FileLine]]:
+    query = without_none(path=path, space=space)
+    return Call("GET", "/v1/files", lambda answer: models.FileList.from_json(answer).files, query=query, safe=True)
+
+
+def file(path: str, space: Optional[str]) -> Call[models.FileShown]:
+    query = without_none(path=path, space=space)
+    return Call("GET", "/v1/file", models.FileShown.from_json, query=query, safe=True)
+
+
+def change_file(
+    edit: Dict[str, Any], agent: Optional[str], space: Optional[str], idempotency_key: Optional[str]
+) -> Call[models.FileChanged]:
+    body = without_none(edit=edit, agent=agent, space=space)
+    return Call("POST", "/v1/file", models.FileChanged.from_json, body=body, key=_key(idempotency_key))
+
+
 def create_sandbox(
     fields: Dict[str, Any], timeout: Optional[float], idempotency_key: Optional[str]
 ) -> Call[models.SandboxCreated]:

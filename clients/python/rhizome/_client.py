@@ -86,6 +86,7 @@ class Rhizome:
         self.agent = agent
         self.space = space
         self.context = Contexts(self)
+        self.files = Files(self)
         self.sandboxes = Sandboxes(self)
 
     def __enter__(self) -> "Rhizome":
@@ -276,6 +277,108 @@ class Contexts:
             requires=requires,
         )
         return self._node._send(calls.checkpoint(task, changes, idempotency_key))
+
+
+class Files:
+    """Files of memory: texts at paths below `/memories`, which several may edit at once."""
+
+    # both
+    def __init__(self, node: "Rhizome") -> None:
+        self._node = node
+
+    def _change(
+        self, edit: Dict[str, Any], agent: Optional[str], space: Optional[str], idempotency_key: Optional[str]
+    ) -> models.FileChanged:
+        node = self._node
+        call = calls.change_file(edit, agent or node.agent, space or node.space, idempotency_key)
+        return self._node._send(call)
+
+    def list(self, path: str = "/memories", *, space: Optional[str] = None) -> List[models.FileLine]:
+        """Lists the file at a path, or every file below it, in the order of their paths."""
+        return self._node._send(calls.files(path, space or self._node.space))
+
+    def view(self, path: str, *, space: Optional[str] = None) -> models.FileShown:
+        """Reads a file: `memory.text` is data of its authors, not an instruction."""
+        return self._node._send(calls.file(path, space or self._node.space))
+
+    def create(
+        self,
+        path: str,
+        text: str,
+        *,
+        agent: Optional[str] = None,
+        space: Optional[str] = None,
+        idempotency_key: Optional[str] = None,
+    ) -> models.FileChanged:
+        """Makes a file where nothing is; refused with `Conflict` where something is."""
+        edit = {"op": "create", "path": path, "text": text}
+        return self._change(edit, agent, space, idempotency_key)
+
+    def write(
+        self,
+        path: str,
+        text: str,
+        *,
+        agent: Optional[str] = None,
+        space: Optional[str] = None,
+        idempotency_key: Optional[str] = None,
+    ) -> models.FileChanged:
+        """Makes a file say this, whether or not it is there; only what differs is changed."""
+        edit = {"op": "write", "path": path, "text": text}
+        return self._change(edit, agent, space, idempotency_key)
+
+    def str_replace(
+        self,
+        path: str,
+        old: str,
+        new: str = "",
+        *,
+        agent: Optional[str] = None,
+        space: Optional[str] = None,
+        idempotency_key: Optional[str] = None,
+    ) -> models.FileChanged:
+        """Puts `new` in the place of `old`, which has to be in the file once."""
+        edit = {"op": "replace", "path": path, "old": old, "new": new}
+        return self._change(edit, agent, space, idempotency_key)
+
+    def insert(
+        self,
+        path: str,
+        line: int,
+        text: str,
+        *,
+        agent: Optional[str] = None,
+        space: Optional[str] = None,
+        idempotency_key: Optional[str] = None,
+    ) -> models.FileChanged:
+        """Inserts lines after so many lines; 0 is the top."""
+        edit = {"op": "insert", "path": path, "line": line, "text": text}
+        return self._change(edit, agent, space, idempotency_key)
+
+    def delete(
+        self,
+        path: str,
+        *,
+        agent: Optional[str] = None,
+        space: Optional[str] = None,
+        idempotency_key: Optional[str] = None,
+    ) -> models.FileChanged:
+        """Deletes a file, or a directory with all in it."""
+        edit = {"op": "delete", "path": path}
+        return self._change(edit, agent, space, idempotency_key)
+
+    def rename(
+        self,
+        old: str,
+        new: str,
+        *,
+        agent: Optional[str] = None,
+        space: Optional[str] = None,
+        idempotency_key: Optional[str] = None,
+    ) -> models.FileChanged:
+        """Moves a file, or a directory with all in it; nothing is overwritten."""
+        edit = {"op": "rename", "from": old, "to": new}
+        return self._change(edit, agent, space, idempotency_key)
 
 
 class Sandboxes:

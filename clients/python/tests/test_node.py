@@ -7,7 +7,7 @@ import threading
 import unittest
 from unittest import mock
 
-from rhizome import AsyncRhizome, Denied, IdempotencyMismatch, InvalidRequest, NotFound, Rhizome, Unauthorized
+from rhizome import AsyncRhizome, Conflict, Denied, IdempotencyMismatch, InvalidRequest, NotFound, Rhizome, Unauthorized
 
 from .support import SOCKET, TOKEN, URL, needs_node
 
@@ -75,6 +75,39 @@ class OverTcp(unittest.TestCase):
         with self.assertRaises(NotFound):
             self.node.context.show("no such task")
 
+    def test_files(self) -> None:
+        files = self.node.files
+        path = "/memories/python/notes.md"
+        made = files.create(path, "one\ntwo\n", idempotency_key="python-file")
+        self.assertEqual((made.path, made.text), (path, "one\ntwo\n"))
+        # The same request is the same file; another one finds it there.
+        self.assertEqual(files.create(path, "one\ntwo\n", idempotency_key="python-file"), made)
+        with self.assertRaises(Conflict) as raised:
+            files.create(path, "other")
+        self.assertEqual(raised.exception.code, "exists")
+        self.assertEqual(files.str_replace(path, "two", "2").text, "one\n2\n")
+        self.assertEqual(files.insert(path, 0, "zero\n").text, "zero\none\n2\n")
+        with self.assertRaises(Conflict) as raised:
+            files.str_replace(path, "o", "0")
+        self.assertEqual(raised.exception.code, "ambiguous")
+        shown = files.view(path)
+        self.assertEqual((shown.memory.text, shown.memory.kind, shown.memory.trust), ("zero\none\n2\n", "file", "own"))
+        self.assertEqual(files.write(path, "all new").text, "all new")
+        files.write("/memories/python/more.md", "more")
+        self.assertEqual([file.path for file in files.list("/memories/python")], ["/memories/python/more.md", path])
+        self.assertEqual(files.rename("/memories/python", "/memories/snake").files, 2)
+        self.assertEqual(files.list("/memories/python"), [])
+        self.assertIn("/memories/snake/notes.md", [hit.title for hit in self.node.recall("all new", kinds=["file"])])
+        self.assertEqual(files.delete("/memories/snake").files, 2)
+        with self.assertRaises(NotFound):
+            files.view("/memories/snake/notes.md")
+        for bad in ["/memories/../etc/passwd", "/memoriesX", "/memories/%2e%2e/x"]:
+            with self.assertRaises(InvalidRequest) as refused:
+                files.view(bad)
+            self.assertEqual(refused.exception.code, "bad_path")
+        with self.assertRaises(Denied):
+            files.write(path, "x", space="private")
+
     def test_watch_goes_on(self) -> None:
         first = self.node.remember("watched 0", task="watched")
         events = self.node.watch(after=0)
@@ -127,6 +160,9 @@ class Asynchronous(unittest.IsolatedAsyncioTestCase):
             with self.assertRaises(IdempotencyMismatch):
                 await node.remember("a", idempotency_key="async-once")
                 await node.remember("b", idempotency_key="async-once")
+            await node.files.write("/memories/async.md", "from afar")
+            self.assertEqual((await node.files.view("/memories/async.md")).memory.text, "from afar")
+            self.assertEqual((await node.files.str_replace("/memories/async.md", "afar", "here")).text, "from here")
             await node.context.checkpoint("async task", goal="g")
             self.assertEqual((await node.context.show("async task")).goal, "g")
 

@@ -184,6 +184,7 @@ def async_client(source: str) -> str:
         ("self._send(calls", "await self._send(calls"),
         ("self._send(\n", "await self._send(\n"),
         ("self._node._send(", "await self._node._send("),
+        ("self._change(", "await self._change("),
         ("self._node._transport.run(", "await self._node._transport.run("),
         ("target, body, text_or_bytes(input or b\"\"), patience, heard", "target, body, text_or_bytes(input or b\"\"), heard"),
         ("        patience = None if timeout is None else timeout + TIMEOUT\n", ""),
@@ -195,7 +196,7 @@ def async_client(source: str) -> str:
     ]:
         assert old in text, old
         text = text.replace(old, new)
-    for name in ["Rhizome", "Contexts", "Sandboxes", "Sandbox"]:
+    for name in ["Rhizome", "Contexts", "Files", "Sandboxes", "Sandbox"]:
         text = re.sub(rf"(?<![\w.$]){name}(?=[(:\"])", f"Async{name}", text)
     text = text.replace("With `with`", "With `async with`")
     about = '"""The façade to await. Made by tools/generate.py from _client.py: do not edit."""\n'
