@@ -1,10 +1,12 @@
 //! What a call costs by each way in: `remember` and `recall` through MCP on standard streams, MCP over
 //! HTTP and the plain API, one call after the other, on one node with 10,000 memories; and the
-//! reference memory server doing the same calls, if it is installed.
+//! reference memory server doing the same calls, if npx is there to fetch it.
 //!
 //! `cargo bench -p rhizome --bench mcp`; RHIZOME_BENCH_MEMORIES and RHIZOME_BENCH_CALLS make it
-//! shorter. The reference server is fetched with npx if RHIZOME_TEST_NPX is set. It keeps its memories
-//! in one file that it writes anew with every call.
+//! shorter. Every call says something new: what was said before would be counted, not kept. The
+//! reference server keeps its memories in one file, which it writes anew with every change and syncs
+//! never; ours are durable when the call returns. Its search is for the whole query as it stands, so
+//! the queries here are the beginnings of titles.
 #![allow(clippy::print_stdout, reason = "a benchmark reports on stdout")]
 
 use std::{
@@ -18,6 +20,10 @@ use std::{
 
 use serde_json::{Value, json};
 
+/// The reference, as it was when its answers were recorded for the tests.
+const REFERENCE: &str = "@modelcontextprotocol/server-memory@2026.8.31";
+/// Calls of each kind before those that are measured.
+const WARM_UP: usize = 20;
 const WORDS: [&str; 24] = [
     "parser", "timeout", "cache", "socket", "lease", "volume", "kernel", "index", "retry", "token",
     "merge", "branch", "deploy", "schema", "queue", "thread", "buffer", "cursor", "mirror",
@@ -32,40 +38,34 @@ fn main() {
         value.unwrap_or(default)
     };
     let memories = number("RHIZOME_BENCH_MEMORIES", 10_000);
-    let calls = number("RHIZOME_BENCH_CALLS", 1_000);
+    let calls = number("RHIZOME_BENCH_CALLS", 1_000).max(1);
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
     let daemon = Daemon::start(&dir.path().join("node"));
-    let mut api = Api::new(daemon.socket.clone());
+    let mut api = Api::new(&daemon.socket);
+    let begun = Instant::now();
     for number in 0..memories {
         api.remember(&title(number), &text(number));
     }
-    println!("{memories} memories, {calls} calls of each kind, one after the other");
     println!(
-        "{:<26} {:<9} {:>10} {:>10} {:>10}",
-        "way in", "call", "calls/s", "p50 ms", "p99 ms"
+        "{memories} memories in {:.1} s, then {calls} calls of each kind, one after the other",
+        begun.elapsed().as_secs_f64()
     );
-    measure("plain API", &mut api, memories, calls);
-    measure(
-        "MCP over HTTP",
-        &mut Http::new(daemon.socket.clone()),
-        memories,
+    println!(
+        "{:<26} {:<9} {:>10} {:>10} {:>10} {:>10}",
+        "way in", "call", "calls/s", "p50 ms", "p99 ms", "found"
+    );
+    let mut bench = Bench {
         calls,
-    );
+        next: memories,
+    };
+    bench.measure("plain API", &mut api);
+    bench.measure("MCP over HTTP", &mut Http::new(&daemon.socket));
     let mut command = Command::new(env!("CARGO_BIN_EXE_rhizome"));
     command.arg("--data-dir").arg(&daemon.dir).arg("mcp");
-    measure(
-        "MCP on standard streams",
-        &mut Streams::ours(command),
-        memories,
-        calls,
-    );
+    bench.measure("MCP on standard streams", &mut Streams::ours(command));
     match Streams::reference(&dir.path().join("reference.jsonl"), memories) {
-        Some(mut reference) => measure("reference memory server", &mut reference, memories, calls),
-        None => {
-            println!(
-                "skipped: reference memory server: set RHIZOME_TEST_NPX=1 to fetch it with npx"
-            )
-        }
+        Some(mut reference) => bench.measure("reference memory server", &mut reference),
+        None => println!("skipped: reference memory server: npx cannot start {REFERENCE}"),
     }
 }
 
@@ -91,39 +91,43 @@ trait Way {
     fn recall(&mut self, query: &str) -> usize;
 }
 
-fn measure(name: &str, way: &mut impl Way, memories: usize, calls: usize) {
-    let mut found = 0;
-    let recalled = timed(calls, |number| {
-        found += way.recall(&format!(
-            "{} {}",
-            WORDS[number % 24],
-            WORDS[(number * 7 + 3) % 24]
-        ));
-    });
-    let remembered = timed(calls, |number| {
-        way.remember(&title(memories + number), &text(number));
-    });
-    report(name, "remember", remembered);
-    report("", "recall", recalled);
-    println!(
-        "{:<26} {:<9} {:>10.1} found each time",
-        "",
-        "",
-        found as f64 / calls as f64
-    );
+struct Bench {
+    calls: usize,
+    /// The number of the next memory; none is said twice.
+    next: usize,
+}
+
+impl Bench {
+    fn measure(&mut self, name: &str, way: &mut impl Way) {
+        let calls = self.calls;
+        let mut found = 0;
+        let recalled = timed(calls, |number| {
+            let (first, second) = (number % WORDS.len(), (number * 7 + 3) % WORDS.len());
+            found += way.recall(&format!("{} {}", WORDS[first], WORDS[second]));
+        });
+        let remembered = timed(calls, |_| {
+            way.remember(&title(self.next), &text(self.next));
+            self.next += 1;
+        });
+        report(name, "remember", remembered, None);
+        let each = found as f64 / (calls + WARM_UP) as f64;
+        report("", "recall", recalled, Some(each));
+    }
 }
 
 fn timed(calls: usize, mut call: impl FnMut(usize)) -> Vec<Duration> {
-    (0..calls)
-        .map(|number| {
-            let begun = Instant::now();
-            call(number);
-            begun.elapsed()
-        })
-        .collect()
+    let mut one = |number| {
+        let begun = Instant::now();
+        call(number);
+        begun.elapsed()
+    };
+    for number in 0..WARM_UP {
+        one(number);
+    }
+    (0..calls).map(|number| one(WARM_UP + number)).collect()
 }
 
-fn report(name: &str, call: &str, mut took: Vec<Duration>) {
+fn report(name: &str, call: &str, mut took: Vec<Duration>, found: Option<f64>) {
     took.sort();
     let total: Duration = took.iter().sum();
     let at = |percent: usize| {
@@ -131,8 +135,9 @@ fn report(name: &str, call: &str, mut took: Vec<Duration>) {
         took[place.min(took.len() - 1)].as_secs_f64() * 1_000.0
     };
     let rate = took.len() as f64 / total.as_secs_f64();
+    let found = found.map_or_else(String::new, |found| format!("{found:.1}"));
     println!(
-        "{name:<26} {call:<9} {rate:>10.0} {:>10.2} {:>10.2}",
+        "{name:<26} {call:<9} {rate:>10.0} {:>10.2} {:>10.2} {found:>10}",
         at(50),
         at(99)
     );
@@ -142,6 +147,8 @@ struct Daemon {
     dir: PathBuf,
     socket: PathBuf,
     child: Child,
+    // Kept open: a daemon that cannot write to its standard output would learn of it.
+    _stdout: BufReader<ChildStdout>,
 }
 
 impl Daemon {
@@ -164,12 +171,12 @@ impl Daemon {
             .spawn()
             .expect("the daemon starts");
         let mut line = String::new();
-        let stdout = child.stdout.take().expect("stdout is piped");
-        BufReader::new(stdout)
+        let mut stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        stdout
             .read_line(&mut line)
             .expect("it says when it is ready");
         let socket = dir.join("api.sock");
-        let mut api = Api::new(socket.clone());
+        let mut api = Api::new(&socket);
         api.post(
             "/v1/mesh/init",
             &json!({"name": "bench", "space": "findings"}),
@@ -178,6 +185,7 @@ impl Daemon {
             dir: dir.to_owned(),
             socket,
             child,
+            _stdout: stdout,
         }
     }
 }
@@ -246,8 +254,8 @@ impl Connection {
 struct Api(Connection);
 
 impl Api {
-    fn new(socket: PathBuf) -> Self {
-        Self(Connection::new(&socket))
+    fn new(socket: &Path) -> Self {
+        Self(Connection::new(socket))
     }
 
     fn post(&mut self, path: &str, body: &Value) -> Value {
@@ -295,9 +303,9 @@ struct Http {
 }
 
 impl Http {
-    fn new(socket: PathBuf) -> Self {
+    fn new(socket: &Path) -> Self {
         let mut http = Self {
-            connection: Connection::new(&socket),
+            connection: Connection::new(socket),
             session: String::new(),
             id: 0,
         };
@@ -359,7 +367,6 @@ impl Streams {
     }
 
     fn reference(file: &Path, memories: usize) -> Option<Self> {
-        std::env::var_os("RHIZOME_TEST_NPX")?;
         let mut lines = String::new();
         for number in 0..memories {
             let entity = json!({
@@ -372,7 +379,7 @@ impl Streams {
         }
         fs::write(file, lines).expect("the file can be written");
         let mut command = Command::new("npx");
-        command.args(["-y", "@modelcontextprotocol/server-memory"]);
+        command.args(["-y", REFERENCE]);
         command.env("MEMORY_FILE_PATH", file).stderr(Stdio::null());
         Self::start(command, true)
     }
