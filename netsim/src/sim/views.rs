@@ -59,15 +59,15 @@ impl Netsim {
             };
             view.apply(arrival, vec![opened]);
         }
-        let space = Some(self.founding.space);
+        let space = self.founding.space;
         let query = ListQuery {
-            space,
+            spaces: Some(vec![space]),
             limit: ALL,
             ..ListQuery::default()
         };
         let mut memories = view.list(&query)?;
         memories.sort_by_key(|memory| memory.id);
-        let mut refused = view.quarantine(space.as_ref(), ALL)?;
+        let mut refused = view.quarantine(Some(&space), ALL)?;
         refused.sort_by_key(|refused| refused.id);
         Ok(Seen { memories, refused })
     }
