@@ -53,6 +53,38 @@ fn scenarios_hold() {
 }
 
 #[test]
+fn the_large_one_holds_when_it_is_small() {
+    let scenario = Scenario::load("large").expect("it is built in");
+    let report = once(&scenario, Some(60), seed_from_env_or(1));
+    let violation = report.violation.as_ref().map(ToString::to_string);
+    assert_eq!(violation, None, "{}", report.replay_command("large"));
+    assert_eq!(report.converged.len(), 2);
+}
+
+#[test]
+fn no_change_of_a_file_makes_the_reader_fall() {
+    // A walk through all bytes with a stride that meets none of their patterns.
+    let mut at = 1_usize;
+    for shipped in SHIPPED {
+        for _ in 0..150 {
+            let mut bytes = shipped.text.as_bytes().to_vec();
+            at = at.wrapping_mul(48_271) % 0x7fff_ffff;
+            let place = at % bytes.len();
+            match at % 3 {
+                0 => bytes[place] ^= 1 << (at % 7),
+                1 => drop(bytes.split_off(place)),
+                _ => bytes.extend_from_within(place..),
+            }
+            let text = String::from_utf8_lossy(&bytes);
+            if let Err(error) = Scenario::parse(&text) {
+                let lines = 1 + text.matches('\n').count();
+                assert!((1..=lines).contains(&error.line()), "{error}\n{text}");
+            }
+        }
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_trace() {
     for name in ["byzantine", "churn", "nat"] {
         let scenario = Scenario::load(name).expect(name);
