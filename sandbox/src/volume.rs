@@ -8,6 +8,7 @@
 
 pub mod attach;
 pub mod history;
+pub mod repack;
 
 mod codec;
 mod content;
@@ -31,7 +32,7 @@ pub use error::{Malformed, VolumeError};
 pub use folder::{Imported, export, import};
 pub use merge::{Conflict, ConflictKind, Merged, Side, merge};
 pub use tree::{Entry, Meta, Name, Node, Path, Trees};
-pub use version::{VERSION_KIND, Version, VersionId};
+pub use version::{PACKED_KIND, Packed, VERSION_KIND, Version, VersionId};
 
 /// Deepest directory of a volume.
 pub const MAX_DEPTH: usize = 256;

@@ -297,6 +297,10 @@ async fn a_volume_is_read_changed_taken_back_and_read_elsewhere() {
         .unwrap();
     assert_eq!(changed.files_read, 1);
     assert!(changed.stats.new_bytes < 600_000, "{:?}", changed.stats);
+    // It names the packs of files too that an earlier checkpoint stored.
+    let all = files(&stored.store, &changed.root, &changed.packs);
+    assert_eq!(all["readme"], "hellomore");
+    assert_eq!(all.len(), expected.len());
 
     // While a program is in it, it stays; then it goes, and what is there below is as before.
     let busy = ExecRequest {

@@ -1,7 +1,11 @@
 //! The directory of packs.
 
+mod files;
+mod pinning;
+mod state;
+
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::BTreeSet,
     fs::{self, File, OpenOptions},
     io,
     os::unix::fs::OpenOptionsExt,
@@ -16,17 +20,11 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 
 use super::{
-    ChunkError, ChunkId, ChunkReader, DamagedWhat, Freed, MAX_FILE_BYTES, PackId, PackWriter,
-    StoreKey,
-    disk::Disk,
-    format::{Contents, Index, ReadError, read_contents},
-    gc, object,
-    pins::{self, Pins},
+    ChunkError, ChunkId, ChunkReader, DamagedWhat, Freed, PackId, PackWriter, StoreKey, disk::Disk,
+    gc, object, pins,
 };
 use crate::staging::make_private_dir;
-
-/// Bytes read at once while a file is hashed.
-const READ_BYTES: usize = 256 * 1024;
+use state::{Found, State};
 
 /// A directory of packs and objects. Clones share it.
 #[derive(Debug, Clone)]
@@ -144,7 +142,26 @@ impl ChunkStore {
     /// # Errors
     /// [`ChunkError::MissingPacks`], [`ChunkError::Damaged`], [`ChunkError::Io`].
     pub fn chunks_of(&self, id: &PackId) -> Result<Vec<ChunkId>, ChunkError> {
+        let chunks = self.inner.chunks_of(id)?.into_iter();
+        Ok(chunks.map(|(chunk, _)| chunk).collect())
+    }
+
+    /// Like [`Self::chunks_of`], with the bytes that each takes in the pack.
+    ///
+    /// # Errors
+    /// Those of [`Self::chunks_of`].
+    pub fn lengths_of(&self, id: &PackId) -> Result<Vec<(ChunkId, u32)>, ChunkError> {
         self.inner.chunks_of(id)
+    }
+
+    /// Whether a pack was written here, so that what it says it holds is true.
+    #[must_use]
+    pub fn is_own(&self, id: &PackId) -> bool {
+        let state = self.inner.state();
+        state
+            .packs
+            .get(id)
+            .is_some_and(|pack| pack.origin == Origin::Own && !pack.damaged)
     }
 
     /// Reads a whole pack or object and compares it with its name.
@@ -186,6 +203,12 @@ impl ChunkStore {
         self.inner.state().pins.held.get(name).cloned()
     }
 
+    /// Returns what is pinned under other names than these.
+    #[must_use]
+    pub fn pinned_besides(&self, names: &BTreeSet<String>) -> BTreeSet<PackId> {
+        self.inner.pinned_besides(names)
+    }
+
     /// Returns the names of all pins, sorted.
     #[must_use]
     pub fn pins(&self) -> Vec<String> {
@@ -200,6 +223,12 @@ impl ChunkStore {
     /// [`ChunkError::Io`].
     pub fn gc(&self, grace: Duration) -> Result<Freed, ChunkError> {
         gc::collect(&self.inner, grace)
+    }
+
+    /// Lets `steps` more steps of the disk succeed and none after them.
+    #[cfg(test)]
+    pub(crate) fn crash_after(&self, steps: usize) {
+        self.inner.disk.faults.crash_after(steps);
     }
 
     /// Returns what the store holds.
@@ -239,110 +268,6 @@ pub(super) struct Inner {
     _lock: File,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct State {
-    pub(super) packs: BTreeMap<PackId, Pack>,
-    /// Pack numbers, to keep an entry of `chunks` small.
-    slots: Vec<Option<PackId>>,
-    free: Vec<u32>,
-    /// Where a chunk is stored, by the first half of its name. Two chunks with the same half
-    /// cost space, not truth: the first is stored again.
-    chunks: HashMap<[u8; 16], u32>,
-    pub(super) pins: Pins,
-}
-
-#[derive(Debug)]
-pub(super) struct Pack {
-    slot: u32,
-    pub(super) origin: Origin,
-    pub(super) bytes: u64,
-    /// Writers and readers that need it now.
-    pub(super) uses: u32,
-    /// When a writer last said that its chunks are in it.
-    pub(super) handed_out: Option<Instant>,
-    pub(super) damaged: bool,
-}
-
-/// Where a chunk is said to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) pack: PackId,
-    pub(super) origin: Origin,
-}
-
-impl State {
-    fn missing(&self, ids: &[PackId]) -> Vec<PackId> {
-        let mut seen = BTreeSet::new();
-        let absent = |id: &&PackId| self.packs.get(id).is_none_or(|pack| pack.damaged);
-        let absent = ids.iter().filter(absent).copied();
-        absent.filter(|id| seen.insert(*id)).collect()
-    }
-
-    fn add(&mut self, id: PackId, bytes: u64, chunks: &[ChunkId], origin: Origin) {
-        let damaged = false;
-        self.forget(&id, &[]);
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 packs fit on a disk")
-        });
-        self.slots[slot as usize] = Some(id);
-        for chunk in chunks {
-            match origin {
-                Origin::Own => {
-                    self.chunks.insert(half(chunk), slot);
-                }
-                // What was written here is not displaced by what somebody sent.
-                Origin::Held => {
-                    self.chunks.entry(half(chunk)).or_insert(slot);
-                }
-            }
-        }
-        let pack = Pack {
-            slot,
-            origin,
-            bytes,
-            uses: 0,
-            handed_out: None,
-            damaged,
-        };
-        self.packs.insert(id, pack);
-    }
-
-    /// Drops a pack and what is known to be in it.
-    pub(super) fn forget(&mut self, id: &PackId, chunks: &[ChunkId]) {
-        let Some(pack) = self.packs.remove(id) else {
-            return;
-        };
-        for chunk in chunks {
-            if self.chunks.get(&half(chunk)) == Some(&pack.slot) {
-                self.chunks.remove(&half(chunk));
-            }
-        }
-        self.slots[pack.slot as usize] = None;
-        self.free.push(pack.slot);
-    }
-
-    fn find(&self, chunk: &ChunkId) -> Option<Found> {
-        let slot = *self.chunks.get(&half(chunk))?;
-        let id = self.slots[slot as usize]?;
-        let pack = self.packs.get(&id).filter(|pack| !pack.damaged)?;
-        Some(Found {
-            pack: id,
-            origin: pack.origin,
-        })
-    }
-
-    pub(super) fn release(&mut self, id: &PackId) {
-        if let Some(pack) = self.packs.get_mut(id) {
-            pack.uses = pack.uses.saturating_sub(1);
-        }
-    }
-}
-
-fn half(chunk: &ChunkId) -> [u8; 16] {
-    *chunk.as_bytes().first_chunk().expect("16 of 32 bytes")
-}
-
 impl Inner {
     fn open(dir: &Path) -> Result<Self, ChunkError> {
         let at = |name: &str| dir.join(name);
@@ -364,12 +289,9 @@ impl Inner {
             let path = draft.map_err(ChunkError::io(&inner.drafts))?.path();
             fs::remove_file(&path).map_err(ChunkError::io(&path))?;
         }
-        let mut state = State {
-            pins: pins::load(&inner.pins)?,
-            ..State::default()
-        };
-        load(&inner.held, Origin::Held, &mut state)?;
-        load(&inner.own, Origin::Own, &mut state)?;
+        let mut state = State::new(pins::load(&inner.pins)?);
+        files::load(&inner.held, Origin::Held, &mut state)?;
+        files::load(&inner.own, Origin::Own, &mut state)?;
         *inner.state() = state;
         // Names that were given before a crash of the host may have been lost with it, but what
         // is listed now stays.
@@ -538,213 +460,6 @@ impl Inner {
         let number = self.last_draft.fetch_add(1, Ordering::Relaxed);
         self.drafts.join(number.to_string())
     }
-
-    fn import(&self, id: &PackId, from: &Path) -> Result<(), ChunkError> {
-        if self.hand_out(id) {
-            let _ = fs::remove_file(from);
-            return Ok(());
-        }
-        let draft = self.draft();
-        let imported = self.import_draft(id, from, &draft);
-        if imported.is_err() {
-            let _ = self.disk.remove(&draft);
-        }
-        imported
-    }
-
-    fn import_draft(&self, id: &PackId, from: &Path, draft: &Path) -> Result<(), ChunkError> {
-        let meta = fs::symlink_metadata(from).map_err(ChunkError::io(from))?;
-        let damaged = |what| ChunkError::Damaged { pack: *id, what };
-        if !meta.is_file() || meta.len() > MAX_FILE_BYTES {
-            return Err(damaged(DamagedWhat::Size));
-        }
-        if fs::rename(from, draft).is_err() {
-            let copied = fs::copy(from, draft).and_then(|_| fs::remove_file(from));
-            copied.map_err(ChunkError::io(from))?;
-        }
-        let file = File::open(draft).map_err(ChunkError::io(draft))?;
-        if hash(&file).map_err(ChunkError::io(draft))? != *id {
-            return Err(ChunkError::NotThatPack {
-                pack: *id,
-                path: from.to_owned(),
-            });
-        }
-        let chunks = match read_contents(&file) {
-            Ok(Contents::Pack(index)) => index.chunks.into_iter().map(|(id, _)| id).collect(),
-            Ok(Contents::Object) => Vec::new(),
-            Err(ReadError::Damaged(what)) => return Err(damaged(what)),
-            Err(ReadError::Io(source)) => return Err(ChunkError::io(draft)(source)),
-        };
-        self.disk
-            .sync(&file, draft)
-            .map_err(ChunkError::io(draft))?;
-        let target = self.file_of(id, Origin::Held);
-        let mut state = self.state();
-        if let Some(pack) = state.packs.get_mut(id).filter(|pack| !pack.damaged) {
-            pack.handed_out = Some(Instant::now());
-            drop(state);
-            return self.disk.remove(draft).map_err(ChunkError::io(draft));
-        }
-        self.disk
-            .rename(draft, &target)
-            .map_err(ChunkError::io(&target))?;
-        self.replace(&mut state, id, meta.len(), &chunks, Origin::Held);
-        drop(state);
-        let synced = self.disk.sync_dir(&self.held);
-        synced.map_err(ChunkError::io(&self.held))
-    }
-
-    pub(super) fn verify(&self, id: &PackId) -> Result<(), ChunkError> {
-        let path = self.path(id).ok_or_else(|| self.absent(id))?;
-        let hashed = File::open(&path).and_then(|file| hash(&file));
-        if hashed.map_err(ChunkError::io(&path))? == *id {
-            return Ok(());
-        }
-        self.mark_damaged(id);
-        Err(ChunkError::Damaged {
-            pack: *id,
-            what: DamagedWhat::Hash,
-        })
-    }
-
-    fn chunks_of(&self, id: &PackId) -> Result<Vec<ChunkId>, ChunkError> {
-        let path = self.path(id).ok_or_else(|| self.absent(id))?;
-        let file = File::open(&path).map_err(ChunkError::io(&path))?;
-        match read_contents(&file) {
-            Ok(Contents::Pack(index)) => Ok(index.chunks.into_iter().map(|(id, _)| id).collect()),
-            Ok(Contents::Object) => Ok(Vec::new()),
-            Err(ReadError::Damaged(what)) => {
-                self.mark_damaged(id);
-                Err(ChunkError::Damaged { pack: *id, what })
-            }
-            Err(ReadError::Io(source)) => Err(ChunkError::Io { path, source }),
-        }
-    }
-
-    /// Opens a pack's file and reads its index; `None` for an object.
-    pub(super) fn open_pack(
-        &self,
-        key: &StoreKey,
-        id: &PackId,
-    ) -> Result<Option<(File, Index)>, ChunkError> {
-        let path = self.path(id).ok_or_else(|| self.absent(id))?;
-        let file = File::open(&path).map_err(ChunkError::io(&path))?;
-        let index = match read_contents(&file) {
-            Ok(Contents::Pack(index)) => index,
-            Ok(Contents::Object) => return Ok(None),
-            Err(ReadError::Damaged(what)) => {
-                self.mark_damaged(id);
-                return Err(ChunkError::Damaged { pack: *id, what });
-            }
-            Err(ReadError::Io(source)) => return Err(ChunkError::Io { path, source }),
-        };
-        if index.key_tag == *key.tag() {
-            Ok(Some((file, index)))
-        } else {
-            Err(ChunkError::OtherKey { pack: *id })
-        }
-    }
-
-    pub(super) fn pin(
-        &self,
-        name: &str,
-        packs: &[PackId],
-        all_here: bool,
-    ) -> Result<(), ChunkError> {
-        pins::check_name(name)?;
-        let _one_at_a_time = self.pinning.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut wanted = packs.to_vec();
-        wanted.sort_unstable();
-        wanted.dedup();
-        let old = {
-            let mut state = self.state();
-            if all_here {
-                let packs = state.missing(&wanted);
-                if !packs.is_empty() {
-                    return Err(ChunkError::MissingPacks { packs });
-                }
-            }
-            let old = state.pins.held.get(name).cloned();
-            // Both stay until it is certain which of them the file holds.
-            let mut both = wanted.clone();
-            both.extend(old.iter().flatten());
-            state.pins.held.insert(name.to_owned(), both);
-            old
-        };
-        let saved = pins::save(&self.disk, &self.pins, name, &wanted);
-        let mut state = self.state();
-        match (&saved, old) {
-            (Ok(()), _) => state.pins.held.insert(name.to_owned(), wanted),
-            // The file may hold either; in memory both stay.
-            (Err(_), Some(_)) => None,
-            (Err(_), None) => state.pins.held.remove(name),
-        };
-        saved
-    }
-
-    fn unpin(&self, name: &str) -> Result<bool, ChunkError> {
-        pins::check_name(name)?;
-        let _one_at_a_time = self.pinning.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.state().pins.held.contains_key(name) {
-            return Ok(false);
-        }
-        pins::remove(&self.disk, &self.pins, name)?;
-        self.state().pins.held.remove(name);
-        Ok(true)
-    }
-}
-
-/// Lists the files of one directory. Whatever is not named as a pack is left alone.
-fn load(dir: &Path, origin: Origin, state: &mut State) -> Result<(), ChunkError> {
-    for entry in fs::read_dir(dir).map_err(ChunkError::io(dir))? {
-        let entry = entry.map_err(ChunkError::io(dir))?;
-        let path = entry.path();
-        let Some(id) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok())
-        else {
-            tracing::warn!(path = %path.display(), "a file in the chunk store is no pack");
-            continue;
-        };
-        let file = File::open(&path).map_err(ChunkError::io(&path))?;
-        let bytes = file.metadata().map_err(ChunkError::io(&path))?.len();
-        let chunks = match read_contents(&file) {
-            Ok(Contents::Pack(index)) => Some(index.chunks.into_iter().map(|(id, _)| id).collect()),
-            Ok(Contents::Object) => Some(Vec::new()),
-            Err(ReadError::Damaged(_)) => None,
-            Err(ReadError::Io(source)) => return Err(ChunkError::Io { path, source }),
-        };
-        let whole = state.packs.get(&id).is_some_and(|pack| !pack.damaged);
-        if whole && chunks.is_none() {
-            // A crash came after it was fetched again and before the damaged one was removed.
-            let _ = fs::remove_file(&path);
-            continue;
-        }
-        let damaged = chunks.is_none();
-        state.add(id, bytes, &chunks.unwrap_or_default(), origin);
-        if let Some(pack) = state.packs.get_mut(&id) {
-            pack.damaged = damaged;
-        }
-    }
-    Ok(())
-}
-
-/// Returns BLAKE3 of a file.
-fn hash(file: &File) -> io::Result<PackId> {
-    use std::io::Read;
-    let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; READ_BYTES];
-    let mut left = file.take(MAX_FILE_BYTES + 1);
-    loop {
-        match left.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(len) => hasher.update(&buffer[..len]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        };
-    }
-    Ok(PackId::from_bytes(*hasher.finalize().as_bytes()))
 }
 
 /// Takes the directory for this process alone.

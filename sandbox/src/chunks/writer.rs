@@ -29,6 +29,8 @@ pub struct PackWriter {
     found: BTreeSet<PackId>,
     /// Packs of other nodes that chunks were looked up in; `None` if it cannot be read.
     foreign: BTreeMap<PackId, Option<ChunkReader>>,
+    /// Packs in which chunks do not count as stored.
+    avoided: BTreeSet<PackId>,
     /// Chunks that this writer was given first.
     new: HashSet<ChunkId>,
     line: Option<Line>,
@@ -67,11 +69,19 @@ impl PackWriter {
             key,
             found: BTreeSet::new(),
             foreign: BTreeMap::new(),
+            avoided: BTreeSet::new(),
             new: HashSet::new(),
             line: None,
             failed: false,
             stats: WriteStats::default(),
         }
+    }
+
+    /// Stores chunks anew that lie in these packs: they are to be given up.
+    #[must_use]
+    pub fn avoiding(mut self, packs: &[PackId]) -> Self {
+        self.avoided.extend(packs);
+        self
     }
 
     /// Stores a chunk unless a pack has it already; returns its name. Compression and sealing
@@ -183,6 +193,9 @@ impl PackWriter {
         let Some(at) = self.inner.find(id) else {
             return false;
         };
+        if self.avoided.contains(&at.pack) {
+            return false;
+        }
         if at.origin == Origin::Held && !self.is_true(&at.pack, id) {
             return false;
         }

@@ -155,6 +155,12 @@ impl Attachment {
         checkpoint::take(self, channel, target, &mut seen).await
     }
 
+    /// Has the next checkpoint read every changed file again, and lets go of the packs that the
+    /// last ones put them into.
+    pub async fn begin_anew(&self) {
+        *self.seen.lock().await = Seen::default();
+    }
+
     /// Writes into the guest which version its changes have become. It lies beside the changes and
     /// so goes with them through every sleep: one who wakes an older sleep finds an older mark.
     ///

@@ -8,7 +8,10 @@ use crate::chunks::{ChunkStore, PackId, StoreKey};
 
 /// What a version is stored as in a chunk store.
 pub const VERSION_KIND: &str = "volume version";
+/// What the packs of a version are stored as once it was repacked.
+pub const PACKED_KIND: &str = "volume packs";
 const VERSION_FORMAT: u8 = 1;
+const PACKED_FORMAT: u8 = 1;
 /// Most versions that one is made from.
 const MAX_PARENTS: usize = 16;
 /// Most packs of a version: 16 TiB.
@@ -46,13 +49,7 @@ impl Version {
         out.u8(VERSION_FORMAT);
         out.raw(&self.volume);
         for ids in [&self.parents, &self.packs] {
-            let mut ids = ids.clone();
-            ids.sort_unstable();
-            ids.dedup();
-            out.u32(u32::try_from(ids.len()).expect("a version names few packs"));
-            for id in &ids {
-                out.raw(id.as_bytes());
-            }
+            put_ids(&mut out, ids);
         }
         self.root.encode(&mut out);
         out.u64(self.at_ms);
@@ -108,6 +105,74 @@ impl Version {
     pub fn load(store: &ChunkStore, key: &StoreKey, id: &VersionId) -> Result<Self, VolumeError> {
         let bytes = store.get_object(key, VERSION_KIND, id)?;
         Ok(Self::parse(&bytes)?)
+    }
+}
+
+/// Where a version lies since it was repacked. It is beside the version, which never changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packed {
+    /// Which version.
+    pub version: VersionId,
+    /// All packs that its chunks lie in, sorted.
+    pub packs: Vec<PackId>,
+}
+
+impl Packed {
+    /// Returns the bytes that it is stored as.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.u8(PACKED_FORMAT);
+        out.raw(self.version.as_bytes());
+        put_ids(&mut out, &self.packs);
+        out.0
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader(bytes);
+        if from.u8() != Some(PACKED_FORMAT) {
+            return Err(Malformed::Encoding);
+        }
+        let version = from.array().ok_or(Malformed::Encoding)?;
+        let packs = ids(&mut from, MAX_PACKS)?;
+        if !from.is_empty() {
+            return Err(Malformed::Encoding);
+        }
+        Ok(Self {
+            version: VersionId::from_bytes(version),
+            packs,
+        })
+    }
+
+    /// Stores it, durable on return.
+    ///
+    /// # Errors
+    /// [`VolumeError::Chunks`].
+    pub fn store(&self, store: &ChunkStore, key: &StoreKey) -> Result<PackId, VolumeError> {
+        Ok(store.put_object(key, PACKED_KIND, &self.to_bytes())?)
+    }
+
+    /// Reads a stored one.
+    ///
+    /// # Errors
+    /// [`VolumeError::Chunks`], [`VolumeError::Malformed`].
+    pub fn load(store: &ChunkStore, key: &StoreKey, id: &PackId) -> Result<Self, VolumeError> {
+        let bytes = store.get_object(key, PACKED_KIND, id)?;
+        Ok(Self::parse(&bytes)?)
+    }
+}
+
+fn put_ids(out: &mut Writer, ids: &[PackId]) {
+    let mut ids = ids.to_vec();
+    ids.sort_unstable();
+    ids.dedup();
+    out.u32(u32::try_from(ids.len()).expect("a version names few packs"));
+    for id in &ids {
+        out.raw(id.as_bytes());
     }
 }
 

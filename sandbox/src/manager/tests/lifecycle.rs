@@ -2,6 +2,7 @@
 //! manager.
 
 mod limits;
+mod mending;
 
 use std::{
     sync::atomic::Ordering,
@@ -604,27 +605,4 @@ async fn a_hundred_races_end_in_states_that_the_machine_allows() {
         assert_eq!(home.fake.running(), 0, "round {round}");
     }
     assert!(sandboxes.chunks().pins().is_empty());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mending_converges() {
-    let home = Home::new();
-    let sandboxes = home.open().await;
-    let info = sandboxes.create(spec("kept"), silent()).await.unwrap();
-    // What an interrupted operation may leave: a directory of nobody with a monitor in it, copies
-    // that were not dropped, a name in the store.
-    let stray = SandboxId::from_bytes([3; 16]);
-    let vm = home.dir.path().join(format!("sandboxes/{stray}/vm"));
-    std::fs::create_dir_all(&vm).unwrap();
-    std::fs::create_dir_all(home.path(&info).join("frozen")).unwrap();
-    sandboxes
-        .chunks()
-        .pin(&format!("capture-{stray}"), &[])
-        .unwrap();
-    let mended = sandboxes.mend().await.unwrap();
-    assert_eq!((mended.directories, mended.pins), (2, 1), "{mended:?}");
-    assert!(mended.left.is_empty());
-    assert_eq!(sandboxes.mend().await.unwrap(), Mended::default());
-    assert_eq!(get(&sandboxes, &info.id).await, "0");
-    sandboxes.shutdown(OnShutdown::Kill).await;
 }

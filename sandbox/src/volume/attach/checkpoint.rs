@@ -4,7 +4,7 @@
 //! and stored. Programs may go on meanwhile: a file whose stamp differs afterwards is read again,
 //! a few times, and then said to be unsettled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use rhizome_guest::wire::{VolumeEntry, VolumeKind};
@@ -16,7 +16,7 @@ use tokio::{
 use super::{AttachError, Attachment};
 use crate::{
     channel::{FileError, GuestChannel},
-    chunks::{ChunkStore, PackId, StoreKey, WriteStats},
+    chunks::{ChunkReader, ChunkStore, PackId, PackWriter, StoreKey, WriteStats},
     volume::{Chunker, Content, Draft, Meta, Node, Path, Trees, VolumeError},
 };
 
@@ -62,9 +62,46 @@ pub struct Taken {
     pub stats: WriteStats,
 }
 
-/// What the last checkpoint found of each changed file.
+/// What the checkpoints until now found of each changed file.
 #[derive(Debug, Default)]
-pub(super) struct Seen(BTreeMap<Path, (Stamp, Content)>);
+pub(super) struct Seen {
+    files: BTreeMap<Path, SeenFile>,
+    /// What each checkpoint put its files into, as long as one of them is as it was then. A reader
+    /// keeps the packs from being removed.
+    stored: BTreeMap<u64, ChunkReader>,
+    /// The last checkpoint's number.
+    last: u64,
+}
+
+#[derive(Debug)]
+struct SeenFile {
+    stamp: Stamp,
+    content: Content,
+    /// The checkpoint that stored it.
+    by: u64,
+}
+
+impl Seen {
+    /// Begins a checkpoint; what one that came to nothing found was never stored.
+    fn begin(&mut self) {
+        self.last += 1;
+        let stored = &self.stored;
+        self.files.retain(|_, file| stored.contains_key(&file.by));
+    }
+
+    /// Forgets files that are no changes any more, and what was kept for them.
+    fn retain(&mut self, changes: &BTreeMap<Path, VolumeEntry>) {
+        self.files.retain(|path, _| changes.contains_key(path));
+        let needed: BTreeSet<u64> = self.files.values().map(|file| file.by).collect();
+        self.stored.retain(|number, _| needed.contains(number));
+    }
+
+    /// Returns the packs that files lie in which are not read again.
+    fn packs(&self) -> Vec<PackId> {
+        let readers = self.stored.values();
+        readers.flat_map(ChunkReader::packs).copied().collect()
+    }
+}
 
 /// What tells whether a file was changed again: number and change time, size, modification time.
 type Stamp = ([u64; 2], u64, i64);
@@ -80,6 +117,8 @@ pub(super) async fn take(
     seen: &mut Seen,
 ) -> Result<Taken, AttachError> {
     let storing = Storing::start(target.store.clone(), target.key.clone());
+    seen.begin();
+    let number = seen.last;
     let mut left_bytes = target.max_bytes;
     let mut files_read = 0;
     let (mut changes, mut stale) = (scan(attached, channel).await?, Vec::new());
@@ -93,17 +132,22 @@ pub(super) async fn take(
             let read = read_file(attached, channel, path, &storing, &mut left_bytes).await?;
             files_read += 1;
             match read {
-                Some(content) => seen.0.insert(path.clone(), (stamp(entry), content)),
+                Some(content) => {
+                    let stamp = stamp(entry);
+                    let by = number;
+                    let file = SeenFile { stamp, content, by };
+                    seen.files.insert(path.clone(), file)
+                }
                 // It went; the next look at the directory says so.
-                None => seen.0.remove(path),
+                None => seen.files.remove(path),
             };
         }
         changes = scan(attached, channel).await?;
     }
-    seen.0.retain(|path, _| changes.contains_key(path));
+    seen.retain(&changes);
     let unsettled = stale.iter().filter(|path| {
         let now = changes.get(path).map(stamp);
-        seen.0.get(path).map(|(then, _)| *then) != now
+        seen.files.get(path).map(|file| file.stamp) != now
     });
     let unsettled = unsettled.map(ToString::to_string).collect();
     let count = changes.len() as u64;
@@ -111,16 +155,26 @@ pub(super) async fn take(
         .values()
         .filter(|entry| entry.kind == VolumeKind::Other);
     let skipped = skipped.count() as u64;
-    let contents = (seen.0.iter()).map(|(path, (_, content))| (path.clone(), content.clone()));
+    let contents = seen.files.iter();
+    let contents = contents.map(|(path, file)| (path.clone(), file.content.clone()));
+    let mut others = target.base_packs;
+    others.extend(seen.packs());
     let edit = Edit {
         base: attached.base.clone(),
         chunks: std::sync::Arc::clone(&attached.chunks),
         changes,
         contents: contents.collect(),
-        base_packs: target.base_packs,
+        others,
         pin: target.pin,
     };
-    let (root, packs, stats) = storing.finish(edit).await?;
+    let stored = storing.finish(edit).await?;
+    let Stored {
+        root,
+        packs,
+        reader,
+        stats,
+    } = stored;
+    seen.stored.insert(number, reader);
     Ok(Taken {
         root,
         packs,
@@ -155,7 +209,7 @@ async fn scan(
 
 fn stale_files(changes: &BTreeMap<Path, VolumeEntry>, seen: &Seen) -> Vec<Path> {
     let files = changes.iter().filter(|(path, entry)| {
-        let known = seen.0.get(path).map(|(then, _)| *then);
+        let known = seen.files.get(path).map(|file| file.stamp);
         entry.kind == VolumeKind::File && known != Some(stamp(entry))
     });
     files.map(|(path, _)| path.clone()).collect()
@@ -197,17 +251,25 @@ struct Edit {
     chunks: std::sync::Arc<dyn crate::chunks::ReadChunks>,
     changes: BTreeMap<Path, VolumeEntry>,
     contents: BTreeMap<Path, Content>,
-    base_packs: Vec<PackId>,
+    /// The packs of what is not stored anew.
+    others: Vec<PackId>,
     pin: String,
+}
+
+/// A tree that was stored.
+struct Stored {
+    root: Content,
+    packs: Vec<PackId>,
+    /// Keeps what was put for it.
+    reader: ChunkReader,
+    stats: WriteStats,
 }
 
 enum Order {
     Push(Bytes),
     EndFile(oneshot::Sender<Result<Content, VolumeError>>),
-    Finish(Box<Edit>, oneshot::Sender<Stored>),
+    Finish(Box<Edit>, oneshot::Sender<Result<Stored, VolumeError>>),
 }
-
-type Stored = Result<(Content, Vec<PackId>, WriteStats), VolumeError>;
 
 /// A thread that stores, since that blocks.
 struct Storing(mpsc::Sender<Order>);
@@ -231,7 +293,7 @@ impl Storing {
         Ok(content.await.map_err(|_| AttachError::Stopping)??)
     }
 
-    async fn finish(self, edit: Edit) -> Result<(Content, Vec<PackId>, WriteStats), AttachError> {
+    async fn finish(self, edit: Edit) -> Result<Stored, AttachError> {
         let (tx, stored) = oneshot::channel();
         let sent = self.0.send(Order::Finish(Box::new(edit), tx)).await;
         sent.map_err(|_| AttachError::Stopping)?;
@@ -262,14 +324,19 @@ fn store_all(store: &ChunkStore, key: &StoreKey, mut orders: mpsc::Receiver<Orde
                 let _ = told.send(content);
             }
             Order::Finish(edit, told) => {
-                let _ = told.send(finish(store, writer, *edit));
+                let _ = told.send(finish(store, key, writer, *edit));
                 return;
             }
         }
     }
 }
 
-fn finish(store: &ChunkStore, mut writer: crate::chunks::PackWriter, edit: Edit) -> Stored {
+fn finish(
+    store: &ChunkStore,
+    key: &StoreKey,
+    mut writer: PackWriter,
+    edit: Edit,
+) -> Result<Stored, VolumeError> {
     let trees = Trees::new(&*edit.chunks);
     let mut draft = Draft::from_tree(trees, &edit.base)?;
     // In the order of paths: a directory comes before what is in it.
@@ -302,10 +369,16 @@ fn finish(store: &ChunkStore, mut writer: crate::chunks::PackWriter, edit: Edit)
     }
     let root = draft.store(&mut writer)?;
     let (mut packs, stats) = writer.finish_with_stats()?;
-    packs.extend(edit.base_packs);
+    let reader = store.reader(key, &packs)?;
+    packs.extend(edit.others);
     packs.sort_unstable();
     packs.dedup();
     // Some of what was attached may still be on its way.
     store.pin_ahead(&edit.pin, &packs)?;
-    Ok((root, packs, stats))
+    Ok(Stored {
+        root,
+        packs,
+        reader,
+        stats,
+    })
 }
