@@ -28,7 +28,9 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use rhizome_guest::wire::{Act, FLAG_ACTS, Failure, Info, Kind, NetOpen, Payload, Reseed, SetTime};
+use rhizome_guest::wire::{
+    Act, FLAG_ACTS, FLAG_MACHINE_ID, Failure, Info, Kind, NetOpen, Payload, Reseed, SetTime,
+};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -71,6 +73,8 @@ struct Owner {
     ready: Ready,
     /// Whether the guest's agent takes acts on paths and tells moves.
     takes_acts: bool,
+    /// Whether it can be told its machine's number.
+    takes_machine: bool,
 }
 
 impl Drop for Owner {
@@ -158,6 +162,7 @@ impl GuestChannel {
                     shared,
                     ready: greeted.ready,
                     takes_acts: greeted.flags & FLAG_ACTS != 0,
+                    takes_machine: greeted.flags & FLAG_MACHINE_ID != 0,
                 }),
             },
             doors,
@@ -252,7 +257,11 @@ impl GuestChannel {
     ///
     /// # Errors
     /// The channel's end, [`ChannelError::Failed`], [`ChannelError::Busy`].
-    pub async fn resumed(&self, resume: Resume) -> Result<(), ChannelError> {
+    pub async fn resumed(&self, mut resume: Resume) -> Result<(), ChannelError> {
+        if !self.owner.takes_machine {
+            // It runs on from a snapshot of before, and has no place for it.
+            resume.machine = None;
+        }
         self.tell(Kind::Resumed, sleep::resumed(resume)?).await
     }
 

@@ -329,7 +329,7 @@ impl Sandboxes {
             );
         }
         inner.abandon.cancel();
-        inner.pool.clear();
+        inner.pool.end().await;
         let entries: Vec<_> = inner.entries().values().cloned().collect();
         for entry in entries {
             // The session first: a program that is not kept then waits for the next one, while

@@ -231,6 +231,7 @@ async fn each_resume_is_a_generation() {
         seed: [7; 32],
         fork: true,
         hostname: None,
+        machine: None,
     };
     channel.resumed(resume).await.unwrap();
     let output = channel.exec(read).await.unwrap();

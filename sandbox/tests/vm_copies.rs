@@ -82,6 +82,7 @@ async fn copies(candidate: &Candidate) {
 
     let begun = Instant::now();
     let (mut guests, mut drawn, mut counts) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+    let mut boots = BTreeSet::new();
     for number in 1..=COPIES {
         let (vm, channel) = copy(candidate, &machine, &frozen, number).await;
         let markers = "cat /mnt/marker /tmp/marker; hostname";
@@ -89,6 +90,7 @@ async fn copies(candidate: &Candidate) {
         assert_eq!(said, format!("marker\nin memory\ncopy-{number}"));
         on_time(&channel, held).await;
         drawn.insert(sh(&channel, "head -c 16 /dev/urandom | sha256sum").await);
+        boots.insert(sh(&channel, "cat /proc/sys/kernel/random/boot_id").await);
         // It goes on from where it was, and then leaves a file system behind.
         let stop = "kill $(cat /tmp/writers); wc -l < /mnt/log; while ! umount /mnt; do :; done 2>/dev/null";
         let count: u64 = sh(&channel, stop).await.parse().unwrap();
@@ -106,6 +108,7 @@ async fn copies(candidate: &Candidate) {
         usize::from(COPIES),
         "each draws what no other does"
     );
+    assert_eq!(boots.len(), usize::from(COPIES), "each has a boot's number");
     // All at once until here, none in the way of another.
     for (number, vm, channel) in guests {
         assert_eq!(sh(&channel, "cat /tmp/marker").await, "in memory");
@@ -134,6 +137,7 @@ async fn copy(
         seed: [number; 32],
         fork: true,
         hostname: Some(format!("copy-{number}")),
+        machine: Some([number; 16]),
     };
     channel.resumed(resumed).await.unwrap();
     (vm, channel)

@@ -40,6 +40,9 @@ async fn a_machine_of_its_own_does_all_of_it() {
     a_shell_has_a_terminal(&channel).await;
     a_port_can_be_reached(&channel).await;
     programs_stop_and_go_on(&channel).await;
+    let number = u128::from_be_bytes(*info.id.as_bytes());
+    let machine = said(&channel, "cat /etc/machine-id").await;
+    assert_eq!(machine, format!("{number:032x}\n"));
     a_resume_sets_the_clock_before_programs_go_on(&channel).await;
     sandboxes.shutdown(OnShutdown::Kill).await;
 }
@@ -155,6 +158,7 @@ async fn a_resume_sets_the_clock_before_programs_go_on(channel: &GuestChannel) {
         ..sh("while :; do date +%s; done > /tmp/times")
     };
     let clock = channel.exec(clock).await.unwrap();
+    let boot = said(channel, "cat /proc/sys/kernel/random/boot_id").await;
     channel.quiesce(Quiesce::default()).await.unwrap();
     let later = SystemTime::now() + Duration::from_secs(3600);
     let resume = Resume {
@@ -162,12 +166,21 @@ async fn a_resume_sets_the_clock_before_programs_go_on(channel: &GuestChannel) {
         seed: [9; 32],
         fork: true,
         hostname: Some("other".to_owned()),
+        machine: Some([5; 16]),
     };
     channel.resumed(resume).await.unwrap();
     assert_eq!(
         said(channel, "cat $RHIZOME_GENERATION; hostname").await,
         "1\nother\n"
     );
+    // Nothing that is told of the machine is told of the one that it is a copy of.
+    assert_eq!(
+        said(channel, "cat /etc/machine-id").await,
+        format!("{}\n", "05".repeat(16))
+    );
+    let another = said(channel, "cat /proc/sys/kernel/random/boot_id").await;
+    assert_eq!(another.len(), boot.len());
+    assert_ne!(another, boot);
     while said(channel, "cat /tmp/hook || true").await != "1 1\n" {}
     channel.signal_exec(clock.id(), 9).await.unwrap();
     let times = said(channel, "cat /tmp/times").await;

@@ -63,7 +63,9 @@ async fn copies_of_a_guest_that_waits_are_sandboxes_like_any_other() {
         booted.boot_ms, one.boot_ms, two.boot_ms
     );
     assert!(one.boot_ms.unwrap() < booted.boot_ms.unwrap());
-    // What waits is shown, with what it takes, and no monitor runs for it.
+    // The first was started before it was asked for; the second came too soon for that.
+    assert!(one.boot_ms.unwrap() < two.boot_ms.unwrap());
+    // What waits is shown, with what it takes.
     let waiting = sandboxes.pool();
     assert_eq!(waiting.len(), 1);
     assert_eq!((waiting[0].memory_mib, waiting[0].taken), (256, 2));
@@ -75,7 +77,8 @@ async fn copies_of_a_guest_that_waits_are_sandboxes_like_any_other() {
         let said = run(
             &sandboxes,
             info,
-            "hostname; echo $COLOUR; date +%s; head -c 16 /dev/urandom | sha256sum",
+            "hostname; echo $COLOUR; date +%s; head -c 16 /dev/urandom | sha256sum; \
+             cat /proc/sys/kernel/random/boot_id /etc/machine-id $RHIZOME_GENERATION",
         )
         .await;
         let lines: Vec<_> = said.lines().map(str::to_owned).collect();
@@ -83,9 +86,12 @@ async fn copies_of_a_guest_that_waits_are_sandboxes_like_any_other() {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let apart = now.unwrap().as_secs().abs_diff(lines[2].parse().unwrap());
         assert!(apart <= 1, "the clock is {apart} s off");
-        seen.push(lines[3].clone());
+        let machine = u128::from_be_bytes(*info.id.as_bytes());
+        assert_eq!(lines[5..], [format!("{machine:032x}"), "1".to_owned()]);
+        seen.push((lines[3].clone(), lines[4].clone()));
     }
-    assert_ne!(seen[0], seen[1], "two guests draw the same randomness");
+    assert_ne!(seen[0].0, seen[1].0, "two guests draw the same randomness");
+    assert_ne!(seen[0].1, seen[1].1, "two guests say they were booted once");
     run(&sandboxes, &one, "echo mine > /root/mine").await;
     let none = "ls /root/mine 2>/dev/null || echo none";
     assert_eq!(run(&sandboxes, &two, none).await, "none");

@@ -11,6 +11,7 @@ mod failure;
 mod files;
 mod groups;
 mod host;
+mod identity;
 mod net;
 mod outbox;
 mod port;
@@ -23,6 +24,7 @@ mod users;
 mod volume;
 mod vsock;
 mod watch;
+mod workers;
 
 use std::{
     ffi::OsString,
@@ -37,12 +39,13 @@ use std::{
 };
 
 use rhizome_guest::wire::{
-    DOOR_PORT, FLAG_ACTS, FrameDecoder, Hello, Kind, PROTOCOL_VERSION, Ready,
+    DOOR_PORT, FLAG_ACTS, FLAG_MACHINE_ID, FrameDecoder, Hello, Kind, PROTOCOL_VERSION, Ready,
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 
 pub(crate) use groups::Groups;
 pub(crate) use host::{power_off, uptime_ms};
+pub(crate) use identity::{Identity, MACHINE_ID};
 pub(crate) use port::VirtioPort;
 pub(crate) use sleep::Sleep;
 pub(crate) use volume::DISK as VOLUME_DISK;
@@ -53,6 +56,7 @@ use programs::Programs;
 use reaper::Reaper;
 use session::Session;
 use volume::Volumes;
+use workers::Workers;
 
 /// Stack of each thread, in bytes; buffers live on the heap.
 const STACK_BYTES: usize = 256 * 1024;
@@ -78,6 +82,7 @@ pub(crate) struct Setup {
     pub(crate) ready: Ready,
     pub(crate) groups: Groups,
     pub(crate) sleep: Sleep,
+    pub(crate) identity: Identity,
     /// How long a program that is not kept may be without a reader.
     pub(crate) grace: Duration,
 }
@@ -85,10 +90,12 @@ pub(crate) struct Setup {
 /// The agent, whatever session it has or has not.
 pub(crate) struct Agent {
     pub(crate) reaper: Arc<Reaper>,
+    pub(crate) workers: Arc<Workers>,
     pub(crate) on_shutdown: OnShutdown,
     pub(crate) programs: Programs,
     pub(crate) groups: Groups,
     pub(crate) sleep: Sleep,
+    pub(crate) identity: Identity,
     pub(crate) volumes: Volumes,
     /// Where the door listens, for `RHIZOME_URL`.
     pub(crate) door_port: u16,
@@ -106,6 +113,7 @@ impl Agent {
             mut ready,
             groups,
             sleep,
+            identity,
             grace,
         } = setup;
         let mut boot = [0; 16];
@@ -121,10 +129,12 @@ impl Agent {
         };
         let agent = Arc::new(Self {
             reaper: Reaper::start()?,
+            workers: Arc::default(),
             on_shutdown,
             programs: Programs::new(grace),
             groups,
             sleep,
+            identity,
             volumes: Volumes::default(),
             door_port,
             boot,
@@ -201,7 +211,7 @@ impl Agent {
             version: PROTOCOL_VERSION,
             nonce: hello.nonce,
             boot: self.boot,
-            flags: FLAG_ACTS,
+            flags: FLAG_ACTS | FLAG_MACHINE_ID,
         };
         session.urgent(Kind::Hello, 0, &answer);
         if hello.version == PROTOCOL_VERSION {
@@ -261,6 +271,7 @@ fn try_serve_here(args: &[OsString]) -> io::Result<()> {
         ready: Ready::default(),
         groups: Groups::none(),
         sleep: Sleep::of_process(run_dir),
+        identity: Identity::default(),
         grace,
     })?;
     let mut stdout = io::stdout().lock();

@@ -22,7 +22,8 @@ use std::{
 use rhizome_guest::wire::{DOOR_PORT, Ready};
 
 use crate::agent::{
-    Agent, GRACE, Groups, OnShutdown, Setup, Sleep, VirtioPort, VsockPort, power_off, uptime_ms,
+    Agent, GRACE, Groups, Identity, OnShutdown, Setup, Sleep, VirtioPort, VsockPort, power_off,
+    uptime_ms,
 };
 use cmdline::Words;
 
@@ -125,6 +126,11 @@ fn try_run() -> Result<Infallible, io::Error> {
         let set = rustix::system::sethostname(name.as_bytes()).map_err(io::Error::from);
         warnings.note("host name", set);
     }
+    let mut identity = Identity::default();
+    warnings.note("the boot's number", identity.take_boot());
+    if let Some(number) = words.get("machine_id") {
+        warnings.note("the machine's number", identity.take_machine(number));
+    }
     warnings.note("loopback", loopback::bring_up());
     warnings.note("the state of the root", crate::cli::mark_clean());
     let door = TcpListener::bind((Ipv4Addr::LOCALHOST, DOOR_PORT));
@@ -139,6 +145,7 @@ fn try_run() -> Result<Infallible, io::Error> {
         ready,
         groups: Groups::of_machine(),
         sleep: Sleep::of_machine(upper),
+        identity,
         grace: GRACE,
     })?;
     loop {

@@ -13,6 +13,7 @@ fn main() -> ExitCode {
     let name = args.next().unwrap_or_default();
     let args: Vec<OsString> = args.collect();
     if rustix::process::getpid().is_init() {
+        sys::share_the_heap();
         boot::run();
     }
     let by_name = Path::new(&name)

@@ -1,15 +1,16 @@
 //! The system calls that have no safe wrapper.
 #![expect(unsafe_code, reason = "see each block")]
 
-use std::{fs::File, io, os::fd::AsFd, os::unix::process::CommandExt, process::Command};
+mod start;
 
-use rustix::{
-    fs::{Gid, Uid},
-    net::{
-        AddressFamily, SocketAddrAny,
-        addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque},
-    },
+use std::{ffi::c_int, fs::File, os::fd::AsFd};
+
+use rustix::net::{
+    AddressFamily, SocketAddrAny,
+    addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque},
 };
+
+pub(crate) use start::{Start, start};
 
 /// `_IO('R', 7)`
 const RNDRESEEDCRNG: rustix::ioctl::Opcode = 0x5207;
@@ -26,6 +27,24 @@ const IFF_NO_PI: u16 = 0x1000;
 const IFREQ_BYTES: usize = 40;
 /// Longest name of a device, its end included.
 const IFNAMSIZ: usize = 16;
+
+/// Policy of threads that say nothing about theirs.
+const SCHED_OTHER: c_int = 0;
+/// Policy of threads that do not take the place of what runs.
+const SCHED_BATCH: c_int = 3;
+/// Threads and processes that such a thread starts do not have its policy.
+const SCHED_RESET_ON_FORK: c_int = 0x4000_0000;
+
+/// How many heaps the C library makes; by default one for each thread.
+const M_ARENA_MAX: c_int = -8;
+/// How much a heap may have at its end before that is given back, in bytes.
+const M_TRIM_THRESHOLD: c_int = -1;
+const KEPT_BYTES: c_int = 1024 * 1024;
+
+unsafe extern "C" {
+    fn mallopt(what: c_int, value: c_int) -> c_int;
+    fn sched_setscheduler(pid: c_int, policy: c_int, parameters: *const c_int) -> c_int;
+}
 
 /// Any number of this machine.
 pub(crate) const VMADDR_CID_ANY: u32 = u32::MAX;
@@ -115,47 +134,28 @@ pub(crate) fn thaw(dir: &File) -> rustix::io::Result<()> {
     unsafe { rustix::ioctl::ioctl(dir.as_fd(), rustix::ioctl::NoArg::<FITHAW>::new()) }
 }
 
-/// What a child does before it becomes its program, in this order.
-#[derive(Debug, Default)]
-pub(crate) struct Before {
-    /// The `cgroup.procs` of the control group that it joins.
-    pub(crate) group: Option<File>,
-    /// Whether its standard input is a terminal that it is to lead.
-    pub(crate) terminal: bool,
-    /// Supplementary groups, if it changes who it is.
-    pub(crate) groups: Vec<Gid>,
-    /// Who it becomes.
-    pub(crate) user: Option<(Uid, Gid)>,
+/// Has all threads share one heap, which is not cut back after each request: a heap for each is
+/// grown and cut by calls to the kernel, which cost a guest that just woke up more than what the
+/// memory is for. Before there are threads.
+pub(crate) fn share_the_heap() {
+    // SAFETY: both are numbers; what the C library does not know it leaves as it is.
+    unsafe {
+        mallopt(M_ARENA_MAX, 1);
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
+    }
 }
 
-/// Has the children of `command` do what `before` says.
-pub(crate) fn before_exec(command: &mut Command, before: Before) {
-    if before.group.is_none() && !before.terminal && before.user.is_none() {
-        // The standard library then has a faster way to start it.
-        return;
-    }
-    let step = move || -> io::Result<()> {
-        if let Some(group) = &before.group {
-            rustix::io::write(group, b"0")?;
-        }
-        if before.terminal {
-            rustix::process::setsid()?;
-            rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
-        }
-        if let Some((user, group)) = before.user {
-            // Calls of the thread, which is all that is left of the process here.
-            rustix::thread::set_thread_groups(&before.groups)?;
-            rustix::thread::set_thread_gid(group)?;
-            rustix::thread::set_thread_uid(user)?;
-        }
-        Ok(())
+/// Whether what runs goes on when this thread has something to do, until that waits or its turn is
+/// over. What this thread starts is scheduled as usual.
+pub(crate) fn give_way(does: bool) {
+    let policy = match does {
+        true => SCHED_BATCH | SCHED_RESET_ON_FORK,
+        false => SCHED_OTHER,
     };
-    // SAFETY: the closure runs between `fork` and `exec`, where only what is safe in a signal
-    // handler may be done: it makes plain system calls, takes no lock and allocates nothing (a
-    // failed call's error is a number).
-    unsafe {
-        command.pre_exec(step);
-    }
+    let parameters: c_int = 0;
+    // SAFETY: `parameters` is a `struct sched_param`, whose only field is a number; a policy that
+    // the kernel refuses changes nothing.
+    unsafe { sched_setscheduler(0, policy, &raw const parameters) };
 }
 
 #[cfg(test)]

@@ -31,6 +31,8 @@ pub const PROTOCOL_VERSION: u16 = 2;
 /// In a guest's greeting: it takes [`Kind::FileAct`] and [`Kind::WatchMoves`]. A guest that runs
 /// on from a snapshot of before has an agent without them.
 pub const FLAG_ACTS: u32 = 1;
+/// In a guest's greeting: [`Resumed`] may carry the machine's number.
+pub const FLAG_MACHINE_ID: u32 = 2;
 /// Largest payload of a frame, in bytes.
 pub const MAX_PAYLOAD: usize = 64 * 1024;
 /// Bytes of a frame before its payload.

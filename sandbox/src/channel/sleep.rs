@@ -60,6 +60,8 @@ pub struct Resume {
     pub fork: bool,
     /// Its host name from now on, if it changes.
     pub hostname: Option<String>,
+    /// Its machine's number from now on (`/etc/machine-id`), if it changes.
+    pub machine: Option<[u8; 16]>,
 }
 
 impl std::fmt::Debug for Resume {
@@ -136,6 +138,7 @@ pub(super) fn resumed(resume: Resume) -> Result<Vec<u8>, ChannelError> {
         seed: resume.seed,
         fork: resume.fork,
         hostname,
+        machine: resume.machine,
     }
     .to_payload())
 }

@@ -23,10 +23,10 @@ use tokio_util::sync::CancellationToken;
 use super::{
     GATEWAY, GUEST, MTU, PREFIX,
     boundary::{Boundary, EgressEvent, EgressUsage, lock},
-    denial::Denial,
+    denial::{Attempt, Denial},
     gateway,
     outside::{HostNetwork, Outside},
-    policy::Policy,
+    policy::{Denied, Policy},
     secrets::{self, Authority, AuthorityError, Secret, Secrets},
 };
 use crate::{
@@ -194,6 +194,16 @@ impl Boundaries {
             },
         );
         Ok(())
+    }
+
+    /// Notes that a sandbox is denied something that it has not asked for yet, as if it had.
+    pub fn deny(&self, id: &SandboxId, attempt: Attempt, denied: Denied) {
+        let boundary = lock(&self.inner.entries)
+            .get(id)
+            .map(|entry| Arc::clone(&entry.boundary));
+        if let Some(boundary) = boundary {
+            boundary.deny(attempt, denied);
+        }
     }
 
     /// Gives the guest at the other end of `channel` its network, as [`Self::define`]d before.

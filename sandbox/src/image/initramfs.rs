@@ -113,6 +113,8 @@ pub(super) fn build(kernel: &Kernel, busybox: &Busybox, guest: &[u8]) -> io::Res
     cpio.file("etc/passwd", 0o644, PASSWD.as_bytes())?;
     cpio.file("etc/group", 0o644, GROUP.as_bytes())?;
     cpio.file("etc/hosts", 0o644, HOSTS.as_bytes())?;
+    // A place for the number that each guest gets.
+    cpio.file("etc/machine-id", 0o444, b"")?;
     cpio.file("init", 0o755, guest)?;
     cpio.link("bin/rhizome", "/init")?;
     cpio.copy("bin/busybox", 0o755, &busybox.path)?;

@@ -4,7 +4,7 @@
 //! after their subjects. An action that fails before its point of no return is undone here and
 //! now; one that fails after it is finished by the next start, or by `doctor --fix`.
 
-use std::{error::Error as _, sync::Arc, time::Instant};
+use std::{error::Error as _, fs::File, sync::Arc, time::Instant};
 
 use futures::future::BoxFuture;
 use tracing::{debug, info, warn};
@@ -153,7 +153,7 @@ async fn follow(
         return Err(error);
     }
     if unfinished.is_none() {
-        finish(entry);
+        finish(entry, plan);
     }
     Ok(())
 }
@@ -273,7 +273,13 @@ fn commit(
         record.info.state = state;
         record.run.journal = journal;
     });
-    written.map_err(super::directory(&entry.dir))
+    written.map_err(super::directory(&entry.dir))?;
+    if plan.from == Phase::Creating {
+        // With what is in it, the directory's name.
+        let synced = File::open(&inner.dir).and_then(|dir| dir.sync_all());
+        synced.map_err(super::directory(&inner.dir))?;
+    }
+    Ok(())
 }
 
 /// A state that has no particulars.
@@ -287,11 +293,18 @@ fn plain(phase: Phase) -> State {
     }
 }
 
-fn finish(entry: &Entry) {
+fn finish(entry: &Entry, plan: &Plan) {
     if entry.record().run.journal.is_none() {
         return;
     }
-    if let Err(error) = entry.note(|run| run.journal = None) {
+    // What names a snapshot is over on disk before anybody is told: else the next start after the
+    // host went down would do it again, also for a snapshot that was removed meanwhile. Done again,
+    // the other steps change nothing.
+    let written = match plan.steps().any(|step| step == Step::Keep) {
+        true => entry.change(|record| record.run.journal = None),
+        false => entry.note(|run| run.journal = None),
+    };
+    if let Err(error) = written {
         warn!(sandbox = %entry.id, %error, "cannot write down that an action is over");
     }
 }

@@ -18,7 +18,7 @@ use super::{
     watch,
 };
 use crate::{
-    Accel, Progress, SandboxError, SandboxInfo,
+    Accel, Progress, SandboxError, SandboxId, SandboxInfo,
     command::{Helper, find_program},
     driver::{Vm, end_process, monitors_in, process_start},
     fingerprint::{self, Tools},
@@ -61,7 +61,7 @@ pub(super) async fn prepare_disks(
         });
     }
     let hostname = hostname(&entry.info());
-    let machine = lay_out(image, &dir, &hostname, keeps, &work.progress).await?;
+    let machine = lay_out(image, &dir, &entry.id, &hostname, keeps, &work.progress).await?;
     let written = entry.note(|run| run.machine = Some(machine));
     written.map_err(directory(&entry.dir))
 }
@@ -71,11 +71,16 @@ pub(super) async fn prepare_disks(
 pub(super) async fn lay_out(
     image: &Image,
     dir: &Path,
+    id: &SandboxId,
     hostname: &str,
     keeps: bool,
     progress: &Progress,
 ) -> Result<Machine, SandboxError> {
-    let mut kernel_args = vec![format!("rhizome.hostname={hostname}")];
+    let number = u128::from_be_bytes(*id.as_bytes());
+    let mut kernel_args = vec![
+        format!("rhizome.hostname={hostname}"),
+        format!("rhizome.machine_id={number:032x}"),
+    ];
     let mut disks = Vec::new();
     if let Some(format) = &image.root_format {
         kernel_args.push("rhizome.root=disk0".to_owned());

@@ -271,7 +271,7 @@ pub(super) fn list(
     room(inner, &others, &info)?;
     entries.insert(id, Arc::clone(&entry));
     drop(entries);
-    let written = make_private_dir(&entry.dir).and_then(|()| entry.change(|_| {}));
+    let written = make_private_dir(&entry.dir).and_then(|()| entry.found());
     if let Err(source) = written {
         inner.entries().remove(&id);
         let _ = fs::remove_dir_all(&entry.dir);

@@ -344,6 +344,14 @@ impl Entry {
         File::open(&self.dir)?.sync_all()
     }
 
+    /// Writes it down for the first time, not synced: nobody was told of it yet, and its first
+    /// commit is.
+    pub(super) fn found(&self) -> io::Result<()> {
+        let held = self.held();
+        let json = serde_json::to_vec_pretty(&held.record).expect("a state becomes JSON");
+        write_unsynced(&self.dir.join(STATE), &json)
+    }
+
     /// Changes what the next daemon has to know, and writes that.
     pub(super) fn note(&self, change: impl FnOnce(&mut Run)) -> io::Result<()> {
         let mut held = self.held();
@@ -351,9 +359,7 @@ impl Entry {
         change(run);
         run.seq += 1;
         let json = serde_json::to_vec(&run).expect("a state becomes JSON");
-        let draft = self.dir.join("run.new");
-        fs::write(&draft, json)?;
-        fs::rename(draft, self.dir.join(RUN))
+        write_unsynced(&self.dir.join(RUN), &json)
     }
 
     /// Writes down that `step` begins.
@@ -371,8 +377,11 @@ impl Record {
     /// Reads the state file of a sandbox's directory.
     pub(super) fn read(dir: &Path) -> io::Result<Self> {
         let path = dir.join(STATE);
-        if fs::metadata(&path)?.len() > MAX_STATE_BYTES {
-            return Err(io::ErrorKind::FileTooLarge.into());
+        match fs::metadata(&path)?.len() {
+            // The host went down before its first commit, which is when somebody is told of it.
+            0 => return Err(io::ErrorKind::NotFound.into()),
+            1..=MAX_STATE_BYTES => {}
+            _ => return Err(io::ErrorKind::FileTooLarge.into()),
         }
         let mut record: Self = serde_json::from_slice(&fs::read(&path)?)?;
         // Not synced, so it may be anything after the host went down; then it has no say.
@@ -387,4 +396,11 @@ impl Record {
         }
         Ok(record)
     }
+}
+
+/// Writes a file whole for whoever reads it while the host is up.
+fn write_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let draft = path.with_extension("new");
+    fs::write(&draft, bytes)?;
+    fs::rename(draft, path)
 }

@@ -9,7 +9,7 @@ use super::{Inner, Sandboxes, entry::Entry};
 use crate::{
     SandboxError, SandboxId, SandboxInfo,
     channel::GuestChannel,
-    egress::{Boundaries, EgressError, EgressEvent, Policy, Secret, SecretStore},
+    egress::{Attempt, Boundaries, Denied, EgressError, EgressEvent, Policy, Secret, SecretStore},
 };
 
 /// Most secrets of one sandbox.
@@ -154,11 +154,32 @@ fn define(inner: &Inner, entry: &Entry) -> Result<(), SandboxError> {
         true => Vec::new(),
         false => of(inner, &info.secrets),
     };
+    let here: Vec<String> = secrets
+        .iter()
+        .map(|secret| secret.name().to_owned())
+        .collect();
     let defined = inner.egress.define(&entry.id, &info.network, secrets);
     defined.map_err(|source| SandboxError::Network {
         id: entry.id,
         source,
-    })
+    })?;
+    if !info.state.has_ended() {
+        let missing = info.secrets.iter().filter(|name| !here.contains(name));
+        for name in missing {
+            // Its placeholder stands for nothing, and the agent should not have to find that out.
+            inner.egress.deny(&entry.id, Attempt::Secret, absent(name));
+        }
+    }
+    Ok(())
+}
+
+/// What a sandbox is told of a secret that it may use, where there is none of that name.
+fn absent(name: &str) -> Denied {
+    Denied {
+        rule: format!("secret `{name}` is not on this node"),
+        destination: name.to_owned(),
+        how_to_ask: format!("ask the owner of this node for `rhizome secret set {name}` there"),
+    }
 }
 
 fn of(inner: &Inner, names: &[String]) -> Vec<Secret> {

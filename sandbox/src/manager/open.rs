@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     SandboxError, SandboxId, SandboxState,
+    driver::{end_process, monitors_in},
     life::{Action, Facts, Phase, Recovery, Step, plan, recover},
     silent,
 };
@@ -70,7 +71,11 @@ pub(super) fn read(dir: &Path) -> io::Result<Vec<Arc<Entry>>> {
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // A crash between making the directory and its first state: nothing ran yet.
+                // A crash between making the directory and its first state: nothing ran yet, but
+                // for a guest of the pool that was nobody's.
+                for (pid, started) in monitors_in(&path.join("vm")) {
+                    end_process(pid, started);
+                }
                 let _ = fs::remove_dir_all(&path);
             }
             Err(error) => {
@@ -240,6 +245,9 @@ impl Inner {
             let Ok(id) = name.to_string_lossy().parse::<SandboxId>() else {
                 continue;
             };
+            if self.pool.has_id(&id) {
+                continue;
+            }
             if self.entries().contains_key(&id) {
                 self.sweep_one(&id, &path, mended);
                 continue;

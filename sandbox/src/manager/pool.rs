@@ -9,6 +9,7 @@
 //! What waits is in this daemon's memory, beside a directory with the state of its devices and
 //! its disk. It goes with the daemon, however that ends; [`sweep`] removes what it leaves.
 
+mod ready;
 mod waiting;
 
 use std::{
@@ -18,6 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tokio::net::UnixStream;
 use tracing::{debug, info, warn};
 
 use super::{
@@ -32,7 +34,7 @@ use super::{
 use crate::{
     Accel, Fingerprint, Progress, SandboxError, SandboxInfo, SandboxSpec,
     channel::{ChannelLimits, GuestChannel, Quiesce},
-    driver::{Disk, Vm, VmRequest},
+    driver::{Disk, VmRequest},
     fingerprint::{self, Tools},
     image::Image,
     life::Action,
@@ -40,12 +42,15 @@ use crate::{
     snapshot::{Freeze, HostFacts, freeze},
     staging::make_private_dir,
 };
+pub(super) use ready::Ready;
 pub use waiting::PoolInfo;
 pub(super) use waiting::{Pool, Shape};
 use waiting::{Scratch, Waiting};
 
 /// Time after a boot in which whoever asked for it has the processors for themselves.
 const GROW_DELAY: Duration = Duration::from_secs(5);
+/// Time after a create in which whoever asked for it has the processors for themselves.
+const READY_DELAY: Duration = Duration::from_secs(1);
 /// Time that a guest has to come up.
 const BOOT_DEADLINE: Duration = Duration::from_secs(60);
 /// Time in which a guest reports the memory that it freed; each copy is smaller for it.
@@ -128,12 +133,29 @@ pub(super) async fn take(
         // A boot says so in the usual way.
         return Ok(None);
     }
-    step(progress, "boot", "copying a guest that waits");
-    let entry = create::list(inner, info, env.clone())?;
+    let ready = waiting.take_ready();
+    if let Some(ready) = &ready {
+        step(progress, "boot", "taking a guest that stands by");
+        info.id = ready.id;
+    } else {
+        step(progress, "boot", "copying a guest that waits");
+    }
+    let entry = match create::list(inner, info.clone(), env.clone()) {
+        Ok(entry) => entry,
+        Err(error) => {
+            if let Some(ready) = ready {
+                waiting.put_ready(ready);
+            }
+            return Err(error);
+        }
+    };
     let mut work = Work::new(Arc::clone(progress));
-    work.source = Some(Source::Frozen {
-        frozen: waiting.frozen,
-        machine: waiting.machine,
+    work.source = Some(match ready {
+        Some(ready) => Source::Ready(ready),
+        None => Source::Frozen {
+            frozen: Arc::clone(&waiting.frozen),
+            machine: waiting.machine.clone(),
+        },
     });
     let made = match image.mark_used(&entry.dir) {
         Ok(()) => perform(inner, &entry, Action::Resume, &mut work).await,
@@ -143,6 +165,7 @@ pub(super) async fn take(
     drop(waiting.scratch);
     match made {
         Ok(()) => {
+            stand_by(inner, shape.clone(), info);
             let boot_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
             let written = entry.change(|record| record.info.boot_ms = Some(boot_ms));
             written.map_err(directory(&entry.dir))?;
@@ -174,6 +197,42 @@ fn learned(guest: &Fingerprint, own: &Fingerprint, env: &BTreeMap<String, String
         learned.locale.clone_from(locale);
     }
     learned
+}
+
+/// Starts a copy ahead of the next who asks for one, in a while and in the background.
+fn stand_by(inner: &Arc<Inner>, shape: Shape, info: SandboxInfo) {
+    let held = Arc::clone(inner);
+    inner.tasks.spawn(async move {
+        let work = async {
+            tokio::time::sleep(READY_DELAY).await;
+            let _one = held.pool.growing.lock().await;
+            start_ahead(&held, &shape, &info).await;
+        };
+        tokio::select! {
+            biased;
+            () = held.stop.cancelled() => {}
+            () = work => {}
+        }
+    });
+}
+
+/// Starts a copy ahead, unless there is one. Without it a create is a copy that is made then.
+async fn start_ahead(inner: &Arc<Inner>, shape: &Shape, info: &SandboxInfo) {
+    if !inner.driver.capabilities().copy_on_write || create::has_room(inner, info).is_err() {
+        return;
+    }
+    let Some(waiting) = inner.pool.bare(shape) else {
+        return;
+    };
+    match Ready::make(inner, &waiting, info).await {
+        Ok(ready) => {
+            waiting.put_ready(Arc::new(ready));
+            if !inner.pool.fits() {
+                waiting.take_ready();
+            }
+        }
+        Err(error) => debug!(error = %act::told(&error), "no copy can be started ahead"),
+    }
 }
 
 async fn warm(
@@ -235,11 +294,11 @@ async fn make(
     let path = scratch.path();
     let vm_dir = path.join(VM);
     make_private_dir(&vm_dir).map_err(directory(&vm_dir))?;
-    let machine = boot::lay_out(image, &vm_dir, HOSTNAME, false, progress).await?;
+    let machine = boot::lay_out(image, &vm_dir, &id, HOSTNAME, false, progress).await?;
     let request = request_of(&machine, info, id, path);
     // Dropped before it is done, it is killed.
     let vm = inner.driver.start(&request).await?;
-    let channel = open(&vm, &request).await?;
+    let channel = open(vm.connect().await?, &request).await?;
     let _nowhere = Nowhere::attach(inner, id, &channel).await;
     let fingerprint = greet(&channel, &request, image, info).await?;
     let quiesced = channel.quiesce(Quiesce::default()).await;
@@ -262,6 +321,7 @@ async fn make(
         made_ms: now_ms(),
         taken: 0,
         scratch: Arc::new(scratch),
+        ready: Arc::default(),
     });
     if !kept {
         let limit = inner.config.limits.max_waiting_mib;
@@ -272,6 +332,7 @@ async fn make(
         });
     }
     info!(image = %info.image, memory_mib = info.memory_mib, "a guest waits");
+    start_ahead(inner, shape, info).await;
     Ok(())
 }
 
@@ -300,7 +361,7 @@ fn request_of(
 }
 
 /// Waits for the guest's agent.
-async fn open(vm: &Vm, request: &VmRequest) -> Result<GuestChannel, SandboxError> {
+async fn open(stream: UnixStream, request: &VmRequest) -> Result<GuestChannel, SandboxError> {
     let limits = ChannelLimits {
         hello_deadline: BOOT_DEADLINE,
         ..ChannelLimits::default()
@@ -309,7 +370,7 @@ async fn open(vm: &Vm, request: &VmRequest) -> Result<GuestChannel, SandboxError
         id: request.id,
         source,
     };
-    let started = GuestChannel::start(vm.connect().await?, limits).await;
+    let started = GuestChannel::start(stream, limits).await;
     // Nobody answers its door: there is no program that would knock.
     let (channel, _doors) = started.map_err(guest)?;
     Ok(channel)

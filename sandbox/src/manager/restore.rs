@@ -7,7 +7,9 @@ use super::{
     act::{Work, perform},
     behind, boot, capture, create, directory,
     entry::{Entry, Machine, MachineDisk},
-    now_ms, session,
+    now_ms,
+    pool::Ready,
+    session,
 };
 use crate::{
     Progress, Reliance, SandboxError, SandboxId, SandboxInfo, SnapshotRef,
@@ -32,6 +34,8 @@ pub(super) enum Source {
         /// Where its chunks come from, if not all of its packs are here.
         arriving: Option<Arc<dyn ReadChunks>>,
     },
+    /// A copy that was started ahead.
+    Ready(Arc<Ready>),
     /// From another that was just stopped; with the machine it has.
     Frozen {
         frozen: Arc<Frozen>,
@@ -44,7 +48,7 @@ impl Source {
     pub(super) fn is_copy(&self) -> bool {
         match self {
             Self::Store { copy, .. } => *copy,
-            Self::Frozen { .. } => true,
+            Self::Frozen { .. } | Self::Ready(_) => true,
         }
     }
 }
@@ -86,6 +90,8 @@ pub struct ResumeOptions {
     pub reliances: Vec<Reliance>,
     /// What it may reach, instead of what it might where it slept.
     pub network: Option<crate::egress::Policy>,
+    /// Secrets of this node that it may use if it might use those of these names where it slept.
+    pub secrets: Vec<String>,
     /// Files that are in the guest before a program of it goes on; below `/run`, which is memory.
     pub tell: Vec<GuestFile>,
     /// Where its chunks come from while its packs are on their way; the manifest is here. The
@@ -365,7 +371,8 @@ pub(super) fn child(
         .entry(&remembered.info.id)
         .map(|entry| entry.info().secrets);
     let known = known.unwrap_or_default();
-    info.secrets.retain(|name| known.contains(name));
+    info.secrets
+        .retain(|name| known.contains(name) || options.secrets.contains(name));
     if let Some(network) = &options.network {
         info.network = network.clone();
         info.fingerprint.network = network.to_string();
@@ -406,9 +413,11 @@ pub(super) async fn materialise(
     work: &mut Work,
 ) -> Result<(), SandboxError> {
     let dir = entry.vm_dir();
-    // Half of a former try is of no use.
-    boot::remove(entry, &dir)?;
-    make_private_dir(&dir).map_err(directory(&dir))?;
+    if !matches!(work.source, Some(Source::Ready(_))) {
+        // Half of a former try is of no use.
+        boot::remove(entry, &dir)?;
+        make_private_dir(&dir).map_err(directory(&dir))?;
+    }
     if work.source.is_none() {
         // What it sleeps in is asked for when nothing else is done to it any more.
         let none = SandboxError::NoSnapshot { id: entry.id };
@@ -430,6 +439,7 @@ pub(super) async fn materialise(
             image.mark_used(&entry.dir).map_err(directory(&entry.dir))?;
             machine_of(&manifest, &image, &dir)
         }
+        Source::Ready(ready) => ready.machine.clone(),
         Source::Frozen { machine, .. } => moved(machine, &dir),
     };
     let written = entry.note(|run| run.machine = Some(machine));
@@ -474,7 +484,7 @@ fn machine_of(manifest: &Manifest, image: &Image, dir: &std::path::Path) -> Mach
 }
 
 /// The same machine, with its disks in another directory.
-fn moved(mut machine: Machine, dir: &std::path::Path) -> Machine {
+pub(super) fn moved(mut machine: Machine, dir: &std::path::Path) -> Machine {
     for disk in machine.disks.iter_mut().filter(|disk| disk.writable) {
         if let Some(name) = disk.path.file_name() {
             disk.path = dir.join(name);
@@ -519,6 +529,7 @@ pub(super) async fn restore_monitor(
             let woken = snapshot::wake(&*driver, &request, manifest, reader, progress);
             woken.await?.0
         }
+        Source::Ready(ready) => ready.take().ok_or_else(|| session::none(entry))?,
         Source::Frozen { frozen, .. } => frozen.fork(&*inner.driver_of(entry), &request).await?,
     };
     work.stream = Some(vm.connect().await?);

@@ -182,6 +182,7 @@ pub(super) async fn welcome(entry: &Entry, work: &mut Work) -> Result<(), Sandbo
         seed,
         fork,
         hostname: fork.then(|| boot::hostname(&entry.info())),
+        machine: fork.then(|| *entry.id.as_bytes()),
     };
     // To go on it thaws its disk, which may be on its way still.
     let told = tokio::select! {

@@ -1,6 +1,13 @@
 //! What the host asks of the guest as a whole.
 
-use std::{fs, io, io::Write, process, sync::Arc, thread, time::Duration};
+use std::{
+    fs, io,
+    io::Write,
+    process,
+    sync::{Arc, OnceLock},
+    thread,
+    time::Duration,
+};
 
 use rhizome_guest::wire::{Failure, Info, Reseed, SetTime};
 use rustix::{
@@ -11,6 +18,9 @@ use rustix::{
 use super::{Agent, OnShutdown, failure::Failed, spawn};
 use crate::sys;
 
+/// The kernel's randomness. Held open: to find it again right after a resume, when nothing is in
+/// any cache, costs more than what is done with it.
+static RANDOM: OnceLock<fs::File> = OnceLock::new();
 /// How long the answer to a SHUTDOWN has to reach the host, and programs have to end.
 const GRACE: Duration = Duration::from_millis(200);
 
@@ -69,9 +79,14 @@ pub(crate) fn set_time(SetTime { unix_ns }: SetTime) -> Result<(), Failure> {
 
 pub(crate) fn reseed(Reseed { seed }: &Reseed) -> Result<(), Failure> {
     let reseed = || -> io::Result<()> {
-        let mut random = fs::OpenOptions::new().write(true).open("/dev/urandom")?;
+        if RANDOM.get().is_none() {
+            let opened = fs::OpenOptions::new().write(true).open("/dev/urandom")?;
+            // Another thread may have been first, and one is as good as the other.
+            let _ = RANDOM.set(opened);
+        }
+        let mut random = RANDOM.get().expect("it was just set");
         random.write_all(seed)?;
-        sys::reseed_now(&random)?;
+        sys::reseed_now(random)?;
         Ok(())
     };
     reseed().map_err(failed)

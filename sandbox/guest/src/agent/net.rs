@@ -12,13 +12,13 @@ use std::{
     io::{self, Read, Write},
     net::Ipv4Addr,
     os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, mpsc},
 };
 
 use rhizome_guest::wire::{FailureCode, Frame, Kind, NetOpen};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use super::{OnShutdown, failure::Failed, lock, spawn, stream::Stream};
+use super::{Agent, OnShutdown, failure::Failed, lock, stream::Stream};
 use crate::sys;
 
 /// The device's name.
@@ -40,15 +40,15 @@ struct Device {
 }
 
 /// Carries packets between the device and the host until the stream ends.
-pub(crate) fn run(how: OnShutdown, stream: &Arc<Stream>, frame: &Frame) {
-    if let Err(Failed(failure)) = try_run(how, stream, frame) {
+pub(crate) fn run(agent: &Agent, stream: &Arc<Stream>, frame: &Frame) {
+    if let Err(Failed(failure)) = try_run(agent, stream, frame) {
         stream.send(Kind::Failed, &failure);
     }
 }
 
-fn try_run(how: OnShutdown, stream: &Arc<Stream>, frame: &Frame) -> Result<(), Failed> {
+fn try_run(agent: &Agent, stream: &Arc<Stream>, frame: &Frame) -> Result<(), Failed> {
     let setup: NetOpen = frame.message()?;
-    if how != OnShutdown::PowerOff {
+    if agent.on_shutdown != OnShutdown::PowerOff {
         // An ordinary process has no network of its own to change.
         return Err(Failed::new(
             FailureCode::Unsupported,
@@ -68,13 +68,18 @@ fn try_run(how: OnShutdown, stream: &Arc<Stream>, frame: &Frame) -> Result<(), F
     }
     stream.send_empty(Kind::Started);
     let mtu = usize::from(setup.mtu);
-    let outward = {
+    let (ends, outward) = mpsc::channel::<()>();
+    {
         let (stream, tun, wake) = (Arc::clone(stream), Arc::clone(&tun), Arc::clone(&wake));
-        spawn("net out", move || to_host(&stream, &tun, &wake, mtu))?
-    };
+        agent.workers.run("net out", move || {
+            to_host(&stream, &tun, &wake, mtu);
+            drop(ends);
+        })?;
+    }
     to_guest(stream, &tun);
     let _ = rustix::io::write(&*wake, &1_u64.to_ne_bytes());
-    let _ = outward.join();
+    // Nothing is ever sent: this is when the other end is dropped.
+    let _ = outward.recv();
     if !stream.is_reset() {
         stream.send_empty(Kind::StreamReset);
     }

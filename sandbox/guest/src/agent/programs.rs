@@ -33,11 +33,10 @@ use super::{
     groups::Group,
     host, lock,
     reaper::{Bell, Child},
-    spawn,
     stream::Stream,
 };
 use log::Log;
-use prepare::Prepared;
+use prepare::Started;
 
 pub(crate) use reader::attach;
 
@@ -69,7 +68,8 @@ pub(super) struct Program {
     started: Instant,
     started_ms: u64,
     child: Arc<Child>,
-    group: Option<Group>,
+    /// Its control group, until it has ended: then it may be another's.
+    group: Mutex<Option<Group>>,
     /// Our end of its terminal.
     terminal: Option<File>,
     /// Where its input goes, until that is closed.
@@ -175,34 +175,39 @@ fn start(agent: &Arc<Agent>, frame: &Frame) -> Result<Arc<Program>, Failed> {
     if programs.running() >= MAX_RUNNING {
         return Err(Failed::new(FailureCode::TooMany, "too much runs at once"));
     }
-    let group = agent.groups.make(&request.id.to_string());
-    let started = start_in(agent, &request, group.as_ref());
-    let (mut spawned, child, prepared) = match started {
+    let prepared = prepare::prepare(agent, &request)?;
+    let group = agent.groups.make();
+    let started = match prepared.start(agent, group.as_ref()) {
         Ok(started) => started,
         Err(failed) => {
-            if let Some(group) = &group {
+            if let Some(group) = group {
                 agent.groups.leave(group);
             }
             return Err(failed);
         }
     };
-    let Prepared { terminal, user, .. } = prepared;
     // From here on the program runs: whatever happens, it is seen to its end.
-    let mut outputs = Vec::new();
+    let Started {
+        child,
+        terminal,
+        stdin,
+        outputs,
+        user,
+    } = started;
+    let mut taken = Vec::new();
+    if let Some(terminal) = &terminal {
+        taken.push(run::Output::new(Kind::Stdout, terminal.try_clone()));
+    }
+    for (kind, pipe) in [Kind::Stdout, Kind::Stderr]
+        .into_iter()
+        .zip(outputs.into_iter().flatten())
+    {
+        taken.push(run::Output::of(kind, pipe));
+    }
+    let outputs = taken;
     let input = match &terminal {
-        Some(terminal) => {
-            outputs.push(run::Output::new(Kind::Stdout, terminal.try_clone()));
-            terminal.try_clone().ok()
-        }
-        None => {
-            let (stdout, stderr) = (spawned.stdout.take(), spawned.stderr.take());
-            outputs.extend(stdout.map(|pipe| run::Output::of(Kind::Stdout, pipe.into())));
-            outputs.extend(stderr.map(|pipe| run::Output::of(Kind::Stderr, pipe.into())));
-            spawned
-                .stdin
-                .take()
-                .map(|pipe| File::from(std::os::fd::OwnedFd::from(pipe)))
-        }
+        Some(terminal) => terminal.try_clone().ok(),
+        None => stdin.map(File::from),
     };
     if let Some(input) = &input {
         // Whoever writes to it must also see the end of its stream.
@@ -216,7 +221,7 @@ fn start(agent: &Arc<Agent>, frame: &Frame) -> Result<Arc<Program>, Failed> {
         started: now,
         started_ms: host::unix_ms(),
         child,
-        group,
+        group: Mutex::new(group),
         terminal,
         input: Mutex::new(input.map(Arc::new)),
         over: Bell::new()?,
@@ -234,9 +239,9 @@ fn start(agent: &Arc<Agent>, frame: &Frame) -> Result<Arc<Program>, Failed> {
     lock(&programs.all).insert(request.id, Arc::clone(&program));
     let limit = (request.timeout_ms > 0).then(|| Duration::from_millis(request.timeout_ms));
     let running = {
-        let (agent, program) = (Arc::clone(agent), Arc::clone(&program));
-        spawn("program", move || {
-            run::run(&agent, &program, outputs, limit)
+        let (held, program) = (Arc::clone(agent), Arc::clone(&program));
+        agent.workers.run("program", move || {
+            run::run(&held, &program, outputs, limit);
         })
     };
     if let Err(error) = running {
@@ -245,22 +250,6 @@ fn start(agent: &Arc<Agent>, frame: &Frame) -> Result<Arc<Program>, Failed> {
         return Err(Failed::new(FailureCode::TooMany, error));
     }
     Ok(program)
-}
-
-fn start_in(
-    agent: &Agent,
-    request: &Exec,
-    group: Option<&Group>,
-) -> Result<(std::process::Child, Arc<Child>, Prepared), Failed> {
-    let mut prepared = prepare::prepare(agent, request, group)?;
-    // A guest that is about to be copied starts nothing.
-    let (spawned, child) = agent.sleep.unless_at_rest(|| {
-        let started = agent.reaper.spawn(&mut prepared.command);
-        started.map_err(prepare::not_executable)
-    })?;
-    // It would keep the other ends of pipes and terminal open.
-    prepared.command = std::process::Command::new("");
-    Ok((spawned, child, prepared))
 }
 
 /// Tells of every program.
@@ -323,8 +312,8 @@ impl Program {
         if self.end().is_some() {
             return;
         }
-        if self
-            .group
+        // Held meanwhile, so that it is not another's before it is killed.
+        if lock(&self.group)
             .as_ref()
             .is_some_and(|group| group.kill().is_ok())
         {

@@ -77,13 +77,22 @@ impl Reaper {
 
     /// Starts a child. Its pipes are the caller's; its end is ours.
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<(Spawned, Arc<Child>)> {
+        self.take_on(|| {
+            let spawned = command.spawn()?;
+            let pid = i32::try_from(spawned.id()).ok().and_then(Pid::from_raw);
+            let pid = pid.ok_or_else(|| io::Error::other("a child has no process number"))?;
+            Ok((spawned, pid))
+        })
+    }
+
+    /// Takes on the child that `start` starts.
+    pub(crate) fn take_on<T>(
+        &self,
+        start: impl FnOnce() -> io::Result<(T, Pid)>,
+    ) -> io::Result<(T, Arc<Child>)> {
         let bell = Bell::new()?;
         let mut children = lock(&self.children);
-        let spawned = command.spawn()?;
-        let pid = i32::try_from(spawned.id())
-            .ok()
-            .and_then(Pid::from_raw)
-            .ok_or_else(|| io::Error::other("a child has no process number"))?;
+        let (spawned, pid) = start()?;
         let child = Arc::new(Child {
             pid,
             bell,

@@ -13,7 +13,7 @@ use rhizome_guest::wire::{Failure, FailureCode, Frame, Kind, Payload, PtySize, S
 use super::{
     Agent, acts, connect, failure, files, host, lock, net,
     outbox::Outbox,
-    programs, sleep, spawn,
+    programs, sleep,
     stream::{Cause, Stream},
     volume, watch,
 };
@@ -152,47 +152,47 @@ impl Session {
                 host::shut_down(agent);
             }
             Kind::Exec => {
-                let agent = Arc::clone(agent);
-                self.run(Family::Exec, frame, move |stream, frame| {
-                    programs::exec(&agent, stream, frame);
+                let held = Arc::clone(agent);
+                self.run(agent, Family::Exec, frame, move |stream, frame| {
+                    programs::exec(&held, stream, frame);
                 });
             }
             Kind::NetOpen => {
-                let how = agent.on_shutdown;
-                self.run(Family::Net, frame, move |stream, frame| {
-                    net::run(how, stream, frame);
+                let held = Arc::clone(agent);
+                self.run(agent, Family::Net, frame, move |stream, frame| {
+                    net::run(&held, stream, frame);
                 });
             }
             Kind::Attach => {
-                let agent = Arc::clone(agent);
-                self.run(Family::Exec, frame, move |stream, frame| {
-                    programs::attach(&agent, stream, frame);
+                let held = Arc::clone(agent);
+                self.run(agent, Family::Exec, frame, move |stream, frame| {
+                    programs::attach(&held, stream, frame);
                 });
             }
             Kind::ExecList => {
-                let agent = Arc::clone(agent);
-                self.run(Family::Ask, frame, move |stream, _| {
-                    programs::list(&agent, stream);
+                let held = Arc::clone(agent);
+                self.run(agent, Family::Ask, frame, move |stream, _| {
+                    programs::list(&held, stream);
                 });
             }
             Kind::ExecSignal | Kind::Keep => {
-                let agent = Arc::clone(agent);
-                self.run(Family::Ask, frame, move |stream, frame| {
-                    programs::ask(&agent, stream, frame);
+                let held = Arc::clone(agent);
+                self.run(agent, Family::Ask, frame, move |stream, frame| {
+                    programs::ask(&held, stream, frame);
                 });
             }
             Kind::Quiesce | Kind::Thaw | Kind::Resumed => {
-                let agent = Arc::clone(agent);
-                self.run(Family::Ask, frame, move |stream, frame| {
-                    sleep::answer(&agent, stream, frame);
+                let held = Arc::clone(agent);
+                self.run(agent, Family::Ask, frame, move |stream, frame| {
+                    sleep::answer(&held, stream, frame);
                 });
             }
-            Kind::Watch | Kind::WatchMoves => self.run(Family::Watch, frame, watch::run),
-            Kind::Connect => self.run(Family::Connect, frame, connect::run),
+            Kind::Watch | Kind::WatchMoves => self.run(agent, Family::Watch, frame, watch::run),
+            Kind::Connect => self.run(agent, Family::Connect, frame, connect::run),
             Kind::VolumeOpen | Kind::VolumeScan | Kind::VolumeClose => {
-                let agent = Arc::clone(agent);
-                self.run(Family::Volume, frame, move |stream, frame| {
-                    volume::answer(&agent, stream, frame);
+                let held = Arc::clone(agent);
+                self.run(agent, Family::Volume, frame, move |stream, frame| {
+                    volume::answer(&held, stream, frame);
                 });
             }
             Kind::FileStat
@@ -200,8 +200,8 @@ impl Session {
             | Kind::FileRead
             | Kind::FileWrite
             | Kind::FileMakeDir
-            | Kind::FileRemove => self.run(Family::Files, frame, files::run),
-            Kind::FileAct => self.run(Family::Files, frame, acts::run),
+            | Kind::FileRemove => self.run(agent, Family::Files, frame, files::run),
+            Kind::FileAct => self.run(agent, Family::Files, frame, acts::run),
             Kind::StreamReset => {
                 let stream = lock(&self.streams).as_mut().and_then(|all| all.remove(&id));
                 if let Some((_, stream)) = stream {
@@ -241,6 +241,7 @@ impl Session {
     /// Runs a request on a stream and a thread of its own.
     fn run(
         self: &Arc<Self>,
+        agent: &Agent,
         family: Family,
         frame: Frame,
         body: impl FnOnce(&Arc<Stream>, &Frame) + Send + 'static,
@@ -256,7 +257,7 @@ impl Session {
             );
         };
         let session = Arc::clone(self);
-        let spawned = spawn("request", move || {
+        let spawned = agent.workers.run("request", move || {
             body(&stream, &frame);
             session.forget(id);
         });

@@ -8,7 +8,10 @@ use std::{
     os::unix::{ffi::OsStringExt, fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -45,6 +48,8 @@ pub(crate) struct Sleep {
     /// Whether this is a machine of our own, whose disks may be frozen.
     machine: bool,
     rest: Mutex<Rest>,
+    /// How many times it was resumed.
+    generation: AtomicU64,
 }
 
 #[derive(Default)]
@@ -63,6 +68,7 @@ impl Sleep {
             run_dir: Some(PathBuf::from(RUN_DIR)),
             machine: true,
             rest: Mutex::default(),
+            generation: AtomicU64::new(0),
         };
         sleep.first_generation();
         sleep
@@ -75,6 +81,7 @@ impl Sleep {
             run_dir,
             machine: false,
             rest: Mutex::default(),
+            generation: AtomicU64::new(0),
         };
         sleep.first_generation();
         sleep
@@ -151,6 +158,7 @@ impl Sleep {
                 return Err(error.into());
             }
         }
+        sleep.draft_generation();
         if sleep.machine {
             rustix::fs::sync();
             // What is cached can be read again, and would make the copy larger.
@@ -199,20 +207,26 @@ impl Sleep {
         let Some(dir) = &self.run_dir else { return };
         // A machine that can't say it runs all the same.
         let _ = fs::create_dir_all(dir);
-        let _ = write_whole(&dir.join("generation"), "0\n");
+        let _ = write_whole(&dir.join("generation"), 0);
     }
 
     fn next_generation(&self) -> io::Result<u64> {
         let Some(path) = self.generation_file() else {
             return Ok(0);
         };
-        let last: u64 = fs::read_to_string(&path)
-            .ok()
-            .and_then(|text| text.trim().parse().ok())
-            .unwrap_or(0);
-        let next = last.saturating_add(1);
-        write_whole(&path, &format!("{next}\n"))?;
+        let next = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
+        // Mostly the draft lies there since the guest came to rest.
+        fs::rename(draft(&path), &path).or_else(|_| write_whole(&path, next))?;
         Ok(next)
+    }
+
+    /// Writes what the next resume puts in place: that has the less to do.
+    fn draft_generation(&self) {
+        if let Some(path) = self.generation_file() {
+            let next = self.generation.load(Ordering::Relaxed) + 1;
+            // Without it the resume writes it.
+            let _ = fs::write(draft(&path), format!("{next}\n"));
+        }
     }
 }
 
@@ -241,15 +255,10 @@ fn quiesce(agent: &Arc<Agent>, frame: &Frame) -> Result<Quiesced, Failed> {
 }
 
 fn resumed(agent: &Arc<Agent>, frame: &Frame) -> Result<(), Failed> {
-    let Resumed {
-        unix_ns,
-        seed,
-        fork,
-        hostname,
-    } = frame.message()?;
+    let told: Resumed = frame.message()?;
     // All of it before any program goes on; one that fails must not keep them for ever.
     let set = if agent.sleep.machine {
-        set_machine(unix_ns, seed, &hostname)
+        set_machine(agent, &told)
     } else {
         // An ordinary process has no business with the machine's clock.
         Ok(())
@@ -257,15 +266,19 @@ fn resumed(agent: &Arc<Agent>, frame: &Frame) -> Result<(), Failed> {
     let generation = agent.sleep.next_generation();
     agent.sleep.thaw(agent);
     set?;
-    run_resumed_hooks(agent, generation?, fork);
+    run_resumed_hooks(agent, generation?, told.fork);
     Ok(())
 }
 
-fn set_machine(unix_ns: u64, seed: [u8; 32], hostname: &str) -> Result<(), Failed> {
+fn set_machine(agent: &Agent, told: &Resumed) -> Result<(), Failed> {
+    let unix_ns = told.unix_ns;
     host::set_time(SetTime { unix_ns }).map_err(Failed)?;
-    host::reseed(&Reseed { seed }).map_err(Failed)?;
-    if !hostname.is_empty() {
-        rustix::system::sethostname(hostname.as_bytes()).map_err(io::Error::from)?;
+    host::reseed(&Reseed { seed: told.seed }).map_err(Failed)?;
+    if !told.hostname.is_empty() {
+        rustix::system::sethostname(told.hostname.as_bytes()).map_err(io::Error::from)?;
+    }
+    if told.fork {
+        agent.identity.become_another(told.machine)?;
     }
     Ok(())
 }
@@ -371,8 +384,12 @@ fn run_hook(
 }
 
 /// Replaces a file, so that its readers see the old or the new one.
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    let draft = path.with_extension("new");
-    fs::write(&draft, text)?;
+fn write_whole(path: &Path, number: u64) -> io::Result<()> {
+    let draft = draft(path);
+    fs::write(&draft, format!("{number}\n"))?;
     fs::rename(draft, path)
+}
+
+fn draft(path: &Path) -> PathBuf {
+    path.with_extension("new")
 }

@@ -15,6 +15,7 @@ use std::{
 use serde_json::{Map, Value, json};
 
 use super::{Args, CliError, print::Out};
+use crate::agent::MACHINE_ID;
 
 /// Programs that are asked for their versions when they are there, and how.
 const TOOLS: &[(&str, &[&str])] = &[
@@ -167,7 +168,7 @@ fn mounts_in(text: &str, clean: Option<bool>) -> Map<String, Value> {
             continue;
         };
         let below = |top: &str| path == top || path.starts_with(&format!("{top}/"));
-        if KERNEL_MOUNTS.iter().any(|top| below(top)) {
+        if path == MACHINE_ID || KERNEL_MOUNTS.iter().any(|top| below(top)) {
             continue;
         }
         let clean = clean.filter(|_| path == "/");
@@ -289,7 +290,8 @@ mod tests {
     fn mounts_are_those_that_a_program_would_ask_about() {
         let text = "overlay / overlay rw,relatime 0 0\nproc /proc proc rw 0 0\n\
                     cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\ntmpfs /tmp tmpfs rw,nosuid 0 0\n\
-                    /dev/vdc /data erofs ro 0 0\nbroken\n";
+                    /dev/vdc /data erofs ro 0 0\n\
+                    tmpfs /etc/machine-id tmpfs rw 0 0\nbroken\n";
         let found = mounts_in(text, Some(true));
         assert_eq!(found.keys().collect::<Vec<_>>(), ["/", "/data", "/tmp"]);
         assert_eq!(found["/"]["clean"], true);

@@ -172,12 +172,25 @@ fn every_message_survives_its_encoding_and_no_cut_does() {
         disks: 1,
         notes: vec!["no".to_owned()],
     }));
-    mutate::<Resumed>(&round_trip(&Resumed {
-        unix_ns: 1,
-        seed: [2; 32],
-        fork: true,
-        hostname: "two".to_owned(),
-    }));
+    // Its last field is one that guests of before do not know.
+    for machine in [None, Some([9; 16])] {
+        let resumed = Resumed {
+            unix_ns: 1,
+            seed: [2; 32],
+            fork: true,
+            hostname: "two".to_owned(),
+            machine,
+        };
+        let bytes = resumed.to_payload();
+        for end in (0..bytes.len()).filter(|end| machine.is_none() || end + 16 != bytes.len()) {
+            assert!(
+                Resumed::from_payload(&bytes[..end]).is_err(),
+                "cut at {end}"
+            );
+        }
+        mutate::<Resumed>(&bytes);
+        assert_eq!(Resumed::from_payload(&bytes), Ok(resumed));
+    }
     round_trip(&Watch {
         path: b"/a".to_vec(),
         recursive: true,

@@ -5,7 +5,7 @@ use crate::{
     Accel,
     driver::{
         Disk, DriverError, VmRequest, cage, host,
-        launch::{CHANNEL_SOCKET, CONSOLE_SOCKET, disk_socket},
+        launch::{CHANNEL_SOCKET, CONSOLE_SOCKET, INITRAMFS, KERNEL, disk_socket},
     },
 };
 
@@ -106,12 +106,6 @@ pub(super) fn arguments(
         size.to_string(),
         "-smp".to_owned(),
         request.vcpus.to_string(),
-        "-kernel".to_owned(),
-        "kernel".to_owned(),
-        "-initrd".to_owned(),
-        "initramfs".to_owned(),
-        "-append".to_owned(),
-        kernel_command_line(request)?,
         "-chardev".to_owned(),
         format!("socket,id=console,path={CONSOLE_SOCKET},server=on,wait=off"),
         "-chardev".to_owned(),
@@ -148,7 +142,11 @@ pub(super) fn arguments(
         ));
     }
     if incoming {
+        // It booted once, and what it booted is in its memory: QEMU need not read it again.
         words.extend(["-incoming", "defer"].map(str::to_owned));
+    } else {
+        words.extend(["-kernel", KERNEL, "-initrd", INITRAMFS, "-append"].map(str::to_owned));
+        words.push(kernel_command_line(request)?);
     }
     Ok(words)
 }
@@ -262,8 +260,10 @@ pub(in crate::driver) mod tests {
         let disks = ["disk0".into(), "upper".into()];
         let cold = arguments(&request(Accel::Tcg), &disks, Memory::Own, false, &[]).unwrap();
         let warm = arguments(&request(Accel::Tcg), &disks, Memory::Own, true, &[]).unwrap();
-        assert_eq!(warm[..cold.len()], cold);
-        assert_eq!(warm[cold.len()..], ["-incoming", "defer"]);
+        let booting = cold.iter().position(|word| word == "-kernel").unwrap();
+        assert_eq!(warm[..booting], cold[..booting]);
+        // Nothing is booted, so nothing is read that would be.
+        assert_eq!(warm[booting..], ["-incoming", "defer"]);
         let forked = arguments(&request(Accel::Tcg), &disks, Memory::Template, true, &[]).unwrap();
         let differ: Vec<_> = warm.iter().zip(&forked).filter(|(a, b)| a != b).collect();
         assert_eq!(differ.len(), 1);

@@ -1,16 +1,20 @@
 //! The guests that wait: in memory, bounded in number and bytes, the least used going first.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use serde::Serialize;
 
-use super::super::entry::Machine;
+use super::{super::entry::Machine, ready::Ready};
 use crate::{
-    Fingerprint, SandboxInfo,
+    Fingerprint, SandboxId, SandboxInfo,
     snapshot::{Frozen, HostFacts},
 };
 
@@ -41,6 +45,8 @@ pub(super) struct Waiting {
     pub(super) taken: u64,
     /// Where its devices and disks lie, for as long as anybody copies them.
     pub(super) scratch: Arc<Scratch>,
+    /// A copy that was started ahead, if there is one.
+    pub(super) ready: Arc<Mutex<Option<Arc<Ready>>>>,
 }
 
 /// A guest that waits, for people and programs.
@@ -78,7 +84,27 @@ impl Waiting {
     fn bytes(&self) -> u64 {
         // A kernel that does not say would make it free; its full size is what it may take.
         let ram = &self.frozen.ram;
-        ram.resident().unwrap_or_else(|_| ram.size())
+        let started = self.ready().as_ref().map_or(0, |ready| ready.bytes());
+        ram.resident().unwrap_or_else(|_| ram.size()) + started
+    }
+
+    /// Whether a copy of it was started ahead and still stands.
+    pub(super) fn has_ready(&self) -> bool {
+        self.ready().as_ref().is_some_and(|ready| ready.is_alive())
+    }
+
+    /// Returns the copy that was started ahead; it is the caller's.
+    pub(super) fn take_ready(&self) -> Option<Arc<Ready>> {
+        self.ready().take().filter(|ready| ready.is_alive())
+    }
+
+    /// Has a copy stand by.
+    pub(super) fn put_ready(&self, ready: Arc<Ready>) {
+        *self.ready() = Some(ready);
+    }
+
+    fn ready(&self) -> MutexGuard<'_, Option<Arc<Ready>>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -95,24 +121,51 @@ impl Shape {
 
 /// A directory that goes with whoever holds this.
 #[derive(Debug)]
-pub(super) struct Scratch(PathBuf);
+pub(super) struct Scratch {
+    path: PathBuf,
+    kept: AtomicBool,
+}
+
+/// An id that no sandbox has yet.
+#[derive(Debug)]
+pub(super) struct Claim {
+    ids: Arc<Mutex<BTreeSet<SandboxId>>>,
+    id: SandboxId,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.remove(&self.id);
+    }
+}
 
 impl Scratch {
     /// Makes the directory anew.
     pub(super) fn make(path: PathBuf) -> std::io::Result<Self> {
         let _ = fs::remove_dir_all(&path);
         crate::staging::make_private_dir(&path)?;
-        Ok(Self(path))
+        Ok(Self {
+            path,
+            kept: AtomicBool::new(false),
+        })
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        &self.path
+    }
+
+    /// Lets it stay: it is somebody else's from now on.
+    pub(super) fn keep(&self) {
+        self.kept.store(true, Ordering::Relaxed);
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        if !self.kept.load(Ordering::Relaxed) {
+            let _ = fs::remove_dir_all(&self.path);
+        }
     }
 }
 
@@ -128,6 +181,8 @@ pub(in crate::manager) struct Pool {
     waiting: Mutex<Vec<Waiting>>,
     /// One is booted at a time.
     pub(super) growing: tokio::sync::Mutex<()>,
+    /// Those of copies that were started ahead.
+    ids: Arc<Mutex<BTreeSet<SandboxId>>>,
 }
 
 impl Pool {
@@ -138,7 +193,23 @@ impl Pool {
             limit_bytes: u64::from(limit_mib) << 20,
             waiting: Mutex::default(),
             growing: tokio::sync::Mutex::new(()),
+            ids: Arc::default(),
         }
+    }
+
+    /// Keeps an id for a copy that is started ahead.
+    pub(super) fn claim(&self, id: SandboxId) -> Claim {
+        let ids = Arc::clone(&self.ids);
+        let mut held = ids.lock().unwrap_or_else(PoisonError::into_inner);
+        held.insert(id);
+        drop(held);
+        Claim { ids, id }
+    }
+
+    /// Whether a copy that was started ahead has this id.
+    pub(in crate::manager) fn has_id(&self, id: &SandboxId) -> bool {
+        let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        ids.contains(id)
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -152,6 +223,18 @@ impl Pool {
 
     pub(super) fn has(&self, shape: &Shape) -> bool {
         self.waiting().iter().any(|guest| guest.shape == *shape)
+    }
+
+    /// Returns the guest of this shape that waits, and has no copy that was started ahead.
+    pub(super) fn bare(&self, shape: &Shape) -> Option<Waiting> {
+        let waiting = self.waiting();
+        let found = waiting.iter().find(|guest| guest.shape == *shape)?;
+        (!found.has_ready()).then(|| found.clone())
+    }
+
+    /// Whether what waits is within its bound in bytes.
+    pub(super) fn fits(&self) -> bool {
+        self.waiting().iter().map(Waiting::bytes).sum::<u64>() <= self.limit_bytes
     }
 
     /// Returns the guest of this shape that waits; it goes on waiting for others.
@@ -195,6 +278,16 @@ impl Pool {
     /// Removes all and returns how many there were.
     pub(in crate::manager) fn clear(&self) -> usize {
         self.waiting().drain(..).count()
+    }
+
+    /// Removes all, and waits until no monitor of theirs runs.
+    pub(in crate::manager) async fn end(&self) {
+        let all: Vec<_> = self.waiting().drain(..).collect();
+        for guest in all {
+            if let Some(ready) = guest.take_ready() {
+                ready.end().await;
+            }
+        }
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {
@@ -252,6 +345,7 @@ mod tests {
             made_ms: 0,
             taken: 0,
             scratch: Arc::new(scratch),
+            ready: Arc::default(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Actions on sandboxes whose guests are fakes: what the state machine promises, kept by the
 //! manager.
 
+mod elsewhere;
 mod limits;
 mod mending;
 
@@ -12,7 +13,7 @@ use std::{
 use super::*;
 use crate::{
     channel::{ExecError, ExecOutput},
-    chunks::StoreKey,
+    chunks::{ChunkError, StoreKey},
     life::{Lease, LeaseEnd, LeaseOwner, Phase, Refused},
 };
 
@@ -53,12 +54,18 @@ impl Home {
         config.chunks_dir = self.dir.path().join("chunks");
         config.accel = Accel::Tcg;
         config.gate = gate;
+        self.open_as(config).await
+    }
+
+    async fn open_as(&self, config: SandboxConfig) -> Sandboxes {
         // A child that another test starts has the lock too, from its fork to its exec.
         let patience = Instant::now() + Duration::from_secs(10);
         loop {
             let fake = Arc::new(self.fake.clone());
             match Sandboxes::open_with(config.clone(), fake).await {
-                Err(SandboxError::InUse { .. }) if Instant::now() < patience => {
+                Err(
+                    SandboxError::InUse { .. } | SandboxError::Chunks(ChunkError::InUse { .. }),
+                ) if Instant::now() < patience => {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 opened => return opened.unwrap().0,

@@ -2,20 +2,23 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io,
-    os::unix::{
-        ffi::{OsStrExt, OsStringExt},
-        fs::PermissionsExt,
-        process::CommandExt,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::{
+            ffi::{OsStrExt, OsStringExt},
+            fs::PermissionsExt,
+        },
     },
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    sync::{Arc, OnceLock},
 };
 
 use rhizome_guest::wire::{Exec, FailureCode, PtySize};
 use rustix::{
     fs::{Gid, Mode, Uid},
+    pipe::{PipeFlags, pipe_with},
     pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt},
     termios::{Winsize, tcsetwinsize},
 };
@@ -25,28 +28,44 @@ use crate::{
         Agent,
         failure::Failed,
         groups::Group,
+        reaper::Child,
         users::{self, User},
     },
-    sys::{self, Before},
+    sys::{self, Start},
 };
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const DEFAULT_TERM: &str = "xterm-256color";
 /// The group that terminals belong to, in every distribution.
 const TTY_GROUP: u32 = 5;
+/// What a program without input reads; held open, since finding it costs more than a program's
+/// other files together.
+static NOTHING: OnceLock<File> = OnceLock::new();
 
-/// A command, and our end of its terminal if it has one.
-pub(super) struct Prepared {
-    pub(super) command: Command,
+/// A program that can be started.
+pub(super) struct Prepared<'a> {
+    program: PathBuf,
+    argv: Vec<&'a OsStr>,
+    env: Vec<(OsString, OsString)>,
+    cwd: PathBuf,
+    user: User,
+    /// Whether the user is not the agent's own.
+    changes: bool,
+    pty: Option<PtySize>,
+    stdin: bool,
+}
+
+/// A program that was started, with our ends of what it reads and writes.
+pub(super) struct Started {
+    pub(super) child: Arc<Child>,
     pub(super) terminal: Option<File>,
+    pub(super) stdin: Option<OwnedFd>,
+    /// Its output and its errors, unless it has a terminal.
+    pub(super) outputs: Option<[OwnedFd; 2]>,
     pub(super) user: String,
 }
 
-pub(super) fn prepare(
-    agent: &Agent,
-    request: &Exec,
-    group: Option<&Group>,
-) -> Result<Prepared, Failed> {
+pub(super) fn prepare<'a>(agent: &Agent, request: &'a Exec) -> Result<Prepared<'a>, Failed> {
     let user = users::find(&request.user)
         .ok_or_else(|| Failed::new(FailureCode::NoSuchUser, "no such user or group"))?;
     let env = environment(agent, &user, request);
@@ -63,57 +82,111 @@ pub(super) fn prepare(
     if !cwd.is_dir() {
         return Err(Failed::new(FailureCode::NoSuchCwd, "no such directory"));
     }
-    let mut argv = request.argv.iter().map(|word| OsStr::from_bytes(word));
-    let name = argv.next().unwrap_or_default();
+    let argv: Vec<&OsStr> = request
+        .argv
+        .iter()
+        .map(|word| OsStr::from_bytes(word))
+        .collect();
     let path = env
         .iter()
         .find(|(name, _)| name == "PATH")
         .map_or(OsStr::new(""), |(_, path)| path);
-    let program = find_program(name, path, &cwd)?;
-    let mut command = Command::new(program);
-    command
-        .arg0(name)
-        .args(argv)
-        .env_clear()
-        .envs(env)
-        .current_dir(cwd);
-    let mut before = Before::default();
-    let terminal = match request.pty {
-        Some(size) => {
-            let (ours, theirs) = open_terminal(size, &user)?;
-            command
-                .stdin(theirs.try_clone()?)
-                .stdout(theirs.try_clone()?)
-                .stderr(theirs);
-            before.terminal = true;
-            Some(ours)
-        }
-        None => {
-            command
-                .process_group(0)
-                .stdin(if request.stdin {
-                    Stdio::piped()
-                } else {
-                    Stdio::null()
-                })
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped());
-            None
-        }
-    };
+    let program = find_program(argv.first().copied().unwrap_or_default(), path, &cwd)?;
     // Only in tests are we anyone else: an ordinary process can't change who it is. As root, a
     // program of root's needs no change.
-    if rustix::process::getuid().is_root() && (user.uid != 0 || user.gid != 0) {
-        before.user = Some((Uid::from_raw(user.uid), Gid::from_raw(user.gid)));
-        before.groups = user.groups.iter().copied().map(Gid::from_raw).collect();
-    }
-    before.group = group.map(Group::door).transpose()?;
-    sys::before_exec(&mut command, before);
+    let changes = rustix::process::getuid().is_root() && (user.uid != 0 || user.gid != 0);
     Ok(Prepared {
-        command,
-        terminal,
-        user: user.name,
+        program,
+        argv,
+        env,
+        cwd,
+        user,
+        changes,
+        pty: request.pty,
+        stdin: request.stdin,
     })
+}
+
+impl Prepared<'_> {
+    /// Starts it, in `group` if there is one.
+    pub(super) fn start(self, agent: &Agent, group: Option<&Group>) -> Result<Started, Failed> {
+        if let Some(size) = self.pty {
+            let (ours, theirs) = open_terminal(size, &self.user)?;
+            let stdio = [theirs.as_fd(); 3];
+            return Ok(Started {
+                child: self.run(agent, group, stdio)?,
+                terminal: Some(ours),
+                stdin: None,
+                outputs: None,
+                user: self.user.name,
+            });
+        }
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from);
+        let (input, stdin) = match self.stdin {
+            true => pipe().map(|(theirs, ours)| (Some(theirs), Some(ours)))?,
+            false => (None, None),
+        };
+        let (our_output, output) = pipe()?;
+        let (our_errors, errors) = pipe()?;
+        let input = match &input {
+            Some(input) => input.as_fd(),
+            None => nothing()?,
+        };
+        Ok(Started {
+            child: self.run(agent, group, [input, output.as_fd(), errors.as_fd()])?,
+            terminal: None,
+            stdin,
+            outputs: Some([our_output, our_errors]),
+            user: self.user.name,
+        })
+    }
+
+    fn run(
+        &self,
+        agent: &Agent,
+        group: Option<&Group>,
+        stdio: [BorrowedFd<'_>; 3],
+    ) -> Result<Arc<Child>, Failed> {
+        let groups: Vec<Gid> = match self.changes {
+            true => self
+                .user
+                .groups
+                .iter()
+                .copied()
+                .map(Gid::from_raw)
+                .collect(),
+            false => Vec::new(),
+        };
+        let user = (Uid::from_raw(self.user.uid), Gid::from_raw(self.user.gid));
+        let pairs = self.env.iter();
+        let start = Start {
+            program: self.program.as_os_str(),
+            argv: self.argv.clone(),
+            env: pairs.map(|(name, value)| (&**name, &**value)).collect(),
+            dir: self.cwd.as_os_str(),
+            stdio,
+            group: group.map(Group::dir),
+            terminal: self.pty.is_some(),
+            groups: &groups,
+            user: self.changes.then_some(user),
+        };
+        // A guest that is about to be copied starts nothing.
+        let ((), child) = agent.sleep.unless_at_rest(|| {
+            let started = agent.reaper.take_on(|| Ok(((), sys::start(&start)?)));
+            started.map_err(not_executable)
+        })?;
+        Ok(child)
+    }
+}
+
+/// Opens what has nothing to read, once.
+fn nothing() -> io::Result<BorrowedFd<'static>> {
+    if NOTHING.get().is_none() {
+        let file = OpenOptions::new().read(true).open("/dev/null")?;
+        // Another thread may have been first, and one is as good as the other.
+        let _ = NOTHING.set(file);
+    }
+    Ok(NOTHING.get().expect("it was just set").as_fd())
 }
 
 /// Opens a terminal; returns our end and the program's.
@@ -223,7 +296,7 @@ fn no_program() -> Failed {
     Failed::new(FailureCode::NoSuchProgram, "no such program")
 }
 
-pub(super) fn not_executable(error: io::Error) -> Failed {
+fn not_executable(error: io::Error) -> Failed {
     match error.kind() {
         // The file was there a moment ago: what is missing is what it names.
         io::ErrorKind::NotFound => Failed::new(

@@ -12,11 +12,16 @@ use rhizome_guest::wire::{Exit, Kind, MAX_PAYLOAD};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{End, Program};
-use crate::agent::{Agent, lock};
+use crate::{
+    agent::{Agent, lock},
+    sys,
+};
 
 /// What is still read after a program's end: more than pipes hold. What it left running in the
 /// background may write for ever.
 const MAX_AFTER_END: usize = 1024 * 1024;
+/// Output after which a program counts as one that says much.
+const STREAM_BYTES: usize = 64 * 1024;
 /// What is read of one output before the other has its turn.
 const TURN_BYTES: usize = MAX_PAYLOAD;
 
@@ -60,6 +65,8 @@ pub(super) fn run(
     let mut buffer = vec![0; TURN_BYTES];
     let (mut killed, mut timed_out) = (false, false);
     let mut after_end = 0;
+    let mut streams = false;
+    let mut said = 0;
     loop {
         // Hushed before anything is looked at, so that no ring is lost.
         program.child.bell.hush();
@@ -82,6 +89,7 @@ pub(super) fn run(
                 match take(output, &mut buffer[..wanted]) {
                     Found::Data(len) => {
                         program.append(output.kind, &buffer[..len]);
+                        said += len;
                         after_end += if ended { len } else { 0 };
                         busy = true;
                     }
@@ -93,6 +101,12 @@ pub(super) fn run(
                 break;
             }
         }
+        if said >= STREAM_BYTES && !streams {
+            // It is taken in large pieces then, instead of in those that it is written in, each
+            // of which would be handed through three threads.
+            streams = true;
+            sys::give_way(true);
+        }
         if busy {
             continue;
         }
@@ -103,6 +117,10 @@ pub(super) fn run(
         };
         wait(program, &outputs, room > 0, next);
     }
+    if streams {
+        // The next to use this thread has little to say again.
+        sys::give_way(false);
+    }
     drop(outputs);
     let exit = match program.child.exit() {
         _ if timed_out => Exit::TimedOut,
@@ -111,7 +129,8 @@ pub(super) fn run(
     };
     program.over.ring();
     lock(&program.input).take();
-    if let Some(group) = &program.group {
+    let group = lock(&program.group).take();
+    if let Some(group) = group {
         agent.groups.leave(group);
     }
     let mut state = lock(&program.state);

@@ -88,6 +88,9 @@ pub struct Resumed {
     pub fork: bool,
     /// Its host name from now on; empty to keep the one it has.
     pub hostname: String,
+    /// Its machine's number from now on; only to a guest whose greeting has
+    /// [`crate::wire::FLAG_MACHINE_ID`].
+    pub machine: Option<[u8; 16]>,
 }
 
 impl std::fmt::Debug for Resumed {
@@ -106,6 +109,9 @@ impl Payload for Resumed {
         out.array(&self.seed);
         out.u8(self.fork.into());
         out.bytes(self.hostname.as_bytes());
+        if let Some(machine) = &self.machine {
+            out.array(machine);
+        }
     }
 
     fn decode(from: &mut Decoder<'_>) -> Result<Self, WireError> {
@@ -114,6 +120,10 @@ impl Payload for Resumed {
             seed: from.array()?,
             fork: from.flag("fork")?,
             hostname: from.text(MAX_NAME, "hostname")?,
+            machine: match from.is_empty() {
+                true => None,
+                false => Some(from.array()?),
+            },
         })
     }
 }
