@@ -24,6 +24,8 @@ pub(super) mod token;
 pub(super) mod usage;
 pub(super) mod volume;
 
+use std::path::Path;
+
 use futures::{Stream, StreamExt};
 use serde::de::DeserializeOwned;
 
@@ -67,6 +69,17 @@ async fn follow<T: DeserializeOwned>(
     Err(Failure::Protocol(
         "the answer ended before the work did".to_owned(),
     ))
+}
+
+/// Names a path so that the daemon finds it, whose directory is another.
+fn absolute(path: &Path) -> Result<String, Failure> {
+    let whole = std::path::absolute(path)?;
+    whole.into_os_string().into_string().map_err(|_| {
+        Failure::usage(
+            format!("`{}` is no UTF-8", path.display()),
+            "move it to a path that is",
+        )
+    })
 }
 
 /// Returns the first ten digits of an id, enough for people.

@@ -3,8 +3,9 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use rhizome_identity::{NodeId, Role, SpaceId};
-use rhizome_sandbox::egress::{
-    EgressEvent, Policy, Rule, RuleError, Secret, SecretParts, SecretStoreError,
+use rhizome_sandbox::{
+    SandboxInfo,
+    egress::{EgressEvent, Policy, Rule, RuleError, Secret, SecretParts, SecretStoreError},
 };
 use tokio::sync::mpsc;
 
@@ -118,6 +119,32 @@ impl Node {
             policy: info.network.to_string(),
             denials: self.sandboxes()?.egress().denials(&info.id),
         })
+    }
+
+    /// Says which of the secrets that a sandbox used where it slept it cannot use here, and why.
+    /// Their values never leave the node that they are on.
+    pub(crate) async fn secrets_missed(
+        &self,
+        used: &[String],
+        info: &SandboxInfo,
+    ) -> Result<Vec<String>, ApiError> {
+        if used.is_empty() {
+            return Ok(Vec::new());
+        }
+        let here = self.all_secrets().await?;
+        let missed = used.iter().filter_map(|name| {
+            if !info.secrets.contains(name) {
+                return Some(format!(
+                    "secret `{name}` is not granted to it on this node: `rhizome sandbox policy set {} --secret {name}`",
+                    info.id
+                ));
+            }
+            let is_here = here.iter().any(|secret| secret.name() == name);
+            (!is_here).then(|| {
+                format!("secret `{name}` is not on this node: `rhizome secret set {name}`")
+            })
+        });
+        Ok(missed.collect())
     }
 
     async fn all_secrets(&self) -> Result<Vec<Secret>, ApiError> {

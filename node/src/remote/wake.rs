@@ -65,6 +65,9 @@ pub(crate) struct How {
     pub(crate) over_contract: bool,
     /// What it may reach here, instead of what it might where it slept.
     pub(crate) wall: Option<Policy>,
+    /// Whether it may use this node's secrets of the names that it used where it slept: if the
+    /// node's owner asks for it.
+    pub(crate) secrets: bool,
     /// Why, if nobody asks for it in person.
     pub(crate) cause: Option<Cause>,
     /// What was sent to its webhook.
@@ -77,6 +80,7 @@ impl How {
         Self {
             over_others: force,
             over_contract: force,
+            secrets: true,
             ..Self::default()
         }
     }
@@ -101,6 +105,8 @@ impl Node {
             let admin = self.peer_may(peer, &found.record.spaces, Role::Admin, what);
             let how = How {
                 wall: admin.is_err().then(Policy::none),
+                // Nor are this node's secrets another's to hand out.
+                secrets: false,
                 ..How::all(body.force)
             };
             return self.wake_here(&found, how, &progress).await;
@@ -349,8 +355,13 @@ impl Node {
             let known = labels.entry(WORK_LABEL.to_owned());
             known.or_insert_with(|| work.clone());
         }
+        let secrets = match how.secrets {
+            true => was.secrets.clone(),
+            false => Vec::new(),
+        };
         let cause = how.cause.unwrap_or(Cause::Asked);
         let options = ResumeOptions {
+            secrets,
             tell: self.woken_files(found, &cause, how.body),
             reliances: self.reliances(&labels).await?,
             labels: Some(labels),
@@ -371,6 +382,7 @@ impl Node {
         }
         self.announce_runtime(&info).await;
         notes.extend(self.reopen_volumes(&info.id).await);
+        notes.extend(self.secrets_missed(&was.secrets, &info).await?);
         // From the one that it went to sleep in.
         let differences = was.fingerprint.differences(&info.fingerprint);
         let told = differences.iter();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 
-use super::{Context, Failure, follow, short};
+use super::{Context, Failure, absolute, follow, short};
 use crate::{
     api::types::{
         image::{
@@ -116,7 +116,7 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
             let dir = dir.unwrap_or_else(|| beside.unwrap_or(Path::new(".")).to_owned());
             let body = RecipeBody {
                 recipe,
-                context: absolute(&dir)?,
+                context: found(&dir)?,
                 name,
             };
             make(context, "/v1/images/recipe", &body).await
@@ -128,7 +128,7 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
             rootfs,
         } => {
             let body = ImportBody {
-                path: absolute(&path)?,
+                path: found(&path)?,
                 name,
                 reference,
                 rootfs,
@@ -158,16 +158,10 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
     }
 }
 
-/// Names a path so that the daemon finds it, whose directory is another.
-fn absolute(path: &Path) -> Result<String, Failure> {
+/// Names a path that has to be there.
+fn found(path: &Path) -> Result<String, Failure> {
     let found = path.canonicalize();
-    let found = found.map_err(|error| unreadable("file or directory", path, &error))?;
-    found.into_os_string().into_string().map_err(|_| {
-        Failure::usage(
-            format!("`{}` is no UTF-8", path.display()),
-            "move it to a path that is",
-        )
-    })
+    absolute(&found.map_err(|error| unreadable("file or directory", path, &error))?)
 }
 
 fn unreadable(what: &str, path: &Path, error: &std::io::Error) -> Failure {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use rhizome_memory::now_ms;
 
-use super::{Context, Failure, follow, sandbox::lifecycle::LeaseArgs, short, volume::absolute};
+use super::{Context, Failure, absolute, follow, sandbox::lifecycle::LeaseArgs, short};
 use crate::{
     api::types::{
         Done,

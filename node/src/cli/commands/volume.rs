@@ -1,11 +1,11 @@
 //! `rhizome volume create|list|attach|detach|checkpoint|log|diff|merge|forget|restore|export|import`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Context, Failure, follow, names, seconds, short};
+use super::{Context, Failure, absolute, follow, names, seconds, short};
 use crate::{
     api::types::volume::{
         Volume, VolumeAttachBody, VolumeBody, VolumeChange, VolumeCheckpointBody, VolumeCommitted,
@@ -538,10 +538,4 @@ async fn ask<T: DeserializeOwned>(
     let path = format!("/v1/volumes/{}/{verb}", encode(volume));
     let lines = context.client.post_lines(&path, body).await?;
     follow(context.ui, lines).await
-}
-
-/// The daemon does not know where the user stands.
-pub(super) fn absolute(path: &Path) -> Result<String, Failure> {
-    let path = std::path::absolute(path)?;
-    Ok(path.to_string_lossy().into_owned())
 }
