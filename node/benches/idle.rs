@@ -7,13 +7,15 @@
 //! `cargo bench -p rhizome --bench idle`; RHIZOME_BENCH_SECONDS shortens the minute.
 #![allow(clippy::print_stdout, reason = "a benchmark reports on stdout")]
 
+#[path = "support/node.rs"]
+mod node;
+
 use std::{
-    fs,
-    path::Path,
-    process::{Child, Command, Stdio},
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
+
+use node::Node;
 
 const NODES: usize = 3;
 
@@ -24,17 +26,11 @@ fn main() {
     let minute = Duration::from_secs(seconds.unwrap_or(60));
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
     let nodes: Vec<Node> = (0..NODES)
-        .map(|index| Node::start(dir.path(), index))
+        .map(|index| Node::start(dir.path(), index, &[]))
         .collect();
     nodes[0].rhizome(&["init", "--name", "bench", "--space", "findings"]);
-    let invite = nodes[0].rhizome(&["invite", "create", "--space", "findings", "--uses", "9"]);
-    let invite = invite
-        .lines()
-        .find(|line| line.starts_with("RHZ1"))
-        .expect("an invite is printed")
-        .to_owned();
     for node in &nodes[1..] {
-        node.rhizome(&["join", &invite]);
+        node.join(&nodes[0]);
     }
     // What joining costs is not idling.
     thread::sleep(Duration::from_secs(5));
@@ -66,61 +62,7 @@ struct Used {
     wakes: f64,
 }
 
-struct Node {
-    child: Child,
-    data_dir: String,
-}
-
 impl Node {
-    fn start(dir: &Path, index: usize) -> Self {
-        let data_dir = dir
-            .join(format!("node{index}"))
-            .to_string_lossy()
-            .into_owned();
-        let child = Command::new(env!("CARGO_BIN_EXE_rhizome"))
-            .args([
-                "--data-dir",
-                &data_dir,
-                "up",
-                "--bind",
-                "127.0.0.1:0",
-                "--no-mdns",
-            ])
-            .args(["--name", &format!("node{index}")])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the daemon starts");
-        let node = Self { child, data_dir };
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !node
-            .command(&["status"])
-            .output()
-            .is_ok_and(|output| output.status.success())
-        {
-            assert!(Instant::now() < deadline, "the daemon does not answer");
-            thread::sleep(Duration::from_millis(50));
-        }
-        node
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rhizome"));
-        command.args(["--data-dir", &self.data_dir]).args(args);
-        command
-    }
-
-    fn rhizome(&self, args: &[&str]) -> String {
-        let output = self.command(args).output().expect("the command runs");
-        assert!(
-            output.status.success(),
-            "{args:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
     fn used(&self) -> Used {
         let tasks = format!("/proc/{}/task", self.child.id());
         let mut used = Used::default();
@@ -151,12 +93,5 @@ impl Node {
             .parse::<f64>()
             .unwrap_or(0.0)
             / 1024.0
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

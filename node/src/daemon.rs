@@ -166,6 +166,9 @@ impl Daemon {
             tasks: TaskTracker::new(),
         }));
         let _ = node.volumes.node.set(Arc::downgrade(&node));
+        if let Err(error) = node.end_unfinished_volumes() {
+            tracing::warn!(%error, "what was begun on volumes cannot be let go of");
+        }
         let version = env!("CARGO_PKG_VERSION");
         let started = Note::of_daemon("daemon.start", None, "ok").detail(version);
         node.audit.note(started).await;

@@ -50,9 +50,13 @@ mod sandbox;
 mod stream;
 #[path = "daemon/support.rs"]
 mod support;
+#[path = "daemon/takeover.rs"]
+mod takeover;
 #[path = "daemon/usage.rs"]
 mod usage;
 #[path = "daemon/views.rs"]
 mod views;
 #[path = "daemon/volume.rs"]
 mod volume;
+#[path = "daemon/volume_care.rs"]
+mod volume_care;

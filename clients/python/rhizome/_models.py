@@ -126,6 +126,7 @@ __all__ = [
     "ProgressLine10",
     "ProgressLine11",
     "ProgressLine12",
+    "ProgressLine13",
     "ProgressLine2",
     "ProgressLine3",
     "ProgressLine4",
@@ -205,6 +206,8 @@ __all__ = [
     "VolumeForgotten",
     "VolumeHoldBody",
     "VolumeLog",
+    "VolumeRepackBody",
+    "VolumeRepacked",
     "VolumeShown",
     "VolumeVersion",
     "VolumeVersionBody",
@@ -2165,13 +2168,23 @@ class ProgressLine10(Model):
     """One line of an answer that reports its progress (`application/x-ndjson`). The last line is always `ProgressLine::Done` or `ProgressLine::Failed`; a stream that ends without either was cut off."""
 
     progress: Optional[Progress] = None
+    done: Optional[ImageBuilt] = None
+    error: Optional[ErrorInfo] = None
+    _nested: ClassVar[Dict[str, str]] = {'progress': 'Progress', 'done': 'ImageBuilt', 'error': 'ErrorInfo'}
+
+
+@dataclass(frozen=True)
+class ProgressLine11(Model):
+    """One line of an answer that reports its progress (`application/x-ndjson`). The last line is always `ProgressLine::Done` or `ProgressLine::Failed`; a stream that ends without either was cut off."""
+
+    progress: Optional[Progress] = None
     done: Optional[Pool] = None
     error: Optional[ErrorInfo] = None
     _nested: ClassVar[Dict[str, str]] = {'progress': 'Progress', 'done': 'Pool', 'error': 'ErrorInfo'}
 
 
 @dataclass(frozen=True)
-class ProgressLine11(Model):
+class ProgressLine12(Model):
     """One line of an answer that reports its progress (`application/x-ndjson`). The last line is always `ProgressLine::Done` or `ProgressLine::Failed`; a stream that ends without either was cut off."""
 
     progress: Optional[Progress] = None
@@ -2181,7 +2194,7 @@ class ProgressLine11(Model):
 
 
 @dataclass(frozen=True)
-class ProgressLine12(Model):
+class ProgressLine13(Model):
     """One line of an answer that reports its progress (`application/x-ndjson`). The last line is always `ProgressLine::Done` or `ProgressLine::Failed`; a stream that ends without either was cut off."""
 
     progress: Optional[Progress] = None
@@ -2245,9 +2258,9 @@ class ProgressLine7(Model):
     """One line of an answer that reports its progress (`application/x-ndjson`). The last line is always `ProgressLine::Done` or `ProgressLine::Failed`; a stream that ends without either was cut off."""
 
     progress: Optional[Progress] = None
-    done: Optional[Resumed] = None
+    done: Optional[VolumeRepacked] = None
     error: Optional[ErrorInfo] = None
-    _nested: ClassVar[Dict[str, str]] = {'progress': 'Progress', 'done': 'Resumed', 'error': 'ErrorInfo'}
+    _nested: ClassVar[Dict[str, str]] = {'progress': 'Progress', 'done': 'VolumeRepacked', 'error': 'ErrorInfo'}
 
 
 @dataclass(frozen=True)
@@ -2255,9 +2268,9 @@ class ProgressLine8(Model):
     """One line of an answer that reports its progress (`application/x-ndjson`). The last line is always `ProgressLine::Done` or `ProgressLine::Failed`; a stream that ends without either was cut off."""
 
     progress: Optional[Progress] = None
-    done: Optional[ImagePushed] = None
+    done: Optional[Resumed] = None
     error: Optional[ErrorInfo] = None
-    _nested: ClassVar[Dict[str, str]] = {'progress': 'Progress', 'done': 'ImagePushed', 'error': 'ErrorInfo'}
+    _nested: ClassVar[Dict[str, str]] = {'progress': 'Progress', 'done': 'Resumed', 'error': 'ErrorInfo'}
 
 
 @dataclass(frozen=True)
@@ -2265,9 +2278,9 @@ class ProgressLine9(Model):
     """One line of an answer that reports its progress (`application/x-ndjson`). The last line is always `ProgressLine::Done` or `ProgressLine::Failed`; a stream that ends without either was cut off."""
 
     progress: Optional[Progress] = None
-    done: Optional[ImageBuilt] = None
+    done: Optional[ImagePushed] = None
     error: Optional[ErrorInfo] = None
-    _nested: ClassVar[Dict[str, str]] = {'progress': 'Progress', 'done': 'ImageBuilt', 'error': 'ErrorInfo'}
+    _nested: ClassVar[Dict[str, str]] = {'progress': 'Progress', 'done': 'ImagePushed', 'error': 'ErrorInfo'}
 
 
 @dataclass(frozen=True)
@@ -3365,6 +3378,8 @@ class UsageRow(Model):
     sandbox: Optional[str] = None
     # The space or, in rows by sandbox, the spaces.
     spaces: Optional[List[Named]] = None
+    # The volume, in rows by sandbox, of what its versions take.
+    volume: Optional[str] = None
     _nested: ClassVar[Dict[str, str]] = {'agent': 'Named', 'spaces': '[Named]'}
 
 
@@ -3631,6 +3646,34 @@ class VolumeLog(Model):
     # Each before what it was made from.
     versions: List[VolumeVersion]
     _nested: ClassVar[Dict[str, str]] = {'versions': '[VolumeVersion]'}
+
+
+@dataclass(frozen=True)
+class VolumeRepackBody(Model):
+    """The body of `POST /v1/volumes/{volume}/repack`."""
+
+    # Only say what would be done.
+    dry_run: Optional[bool] = None
+
+
+@dataclass(frozen=True)
+class VolumeRepacked(Model):
+    """The answer to `POST /v1/volumes/{volume}/repack`."""
+
+    # Their bytes.
+    bytes: int
+    # Bytes of them that are still needed, and were stored anew.
+    live_bytes: int
+    # Whether there is more to do.
+    more: bool
+    # Bytes of all packs that the volume's versions lay in here.
+    of_bytes: int
+    # Packs that are given up.
+    packs: int
+    # Schema number.
+    schema: int
+    # Versions that lie elsewhere now.
+    versions: int
 
 
 @dataclass(frozen=True)

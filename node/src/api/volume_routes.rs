@@ -18,7 +18,8 @@ use super::{
     types::volume::{
         PackChunks, PackChunksBody, VolumeAttachBody, VolumeBody, VolumeCheckpointBody,
         VolumeCommitted, VolumeDetachBody, VolumeDiff, VolumeForgetBody, VolumeForgotten,
-        VolumeHoldBody, VolumeLog, VolumeShown, VolumeVersionBody, Volumes,
+        VolumeHoldBody, VolumeLog, VolumeRepackBody, VolumeRepacked, VolumeShown,
+        VolumeVersionBody, Volumes,
     },
 };
 use crate::{
@@ -29,8 +30,35 @@ use crate::{
 type Answer<T> = Result<Json<T>, ApiError>;
 type Shared = State<Arc<Node>>;
 
+/// What is done to a volume in a sandbox, by the owner and by other nodes.
+fn in_sandboxes(table: Table) -> Table {
+    table
+        .route(
+            VOLUMES,
+            Method::POST,
+            "/v1/volumes/{volume}/attach",
+            attach,
+            "Put it into a sandbox",
+        )
+        .route(
+            VOLUMES,
+            Method::POST,
+            "/v1/volumes/{volume}/detach",
+            detach,
+            "Take it out of a sandbox",
+        )
+        .route(
+            VOLUMES,
+            Method::POST,
+            "/v1/volumes/{volume}/checkpoint",
+            checkpoint,
+            "Make a version of what it holds",
+        )
+        .creates()
+}
+
 pub(super) fn owner_table() -> Table {
-    Table::default()
+    in_sandboxes(Table::default())
         .route(
             VOLUMES,
             Method::GET,
@@ -65,28 +93,6 @@ pub(super) fn owner_table() -> Table {
         .route(
             VOLUMES,
             Method::POST,
-            "/v1/volumes/{volume}/attach",
-            attach,
-            "Put it into a sandbox",
-        )
-        .route(
-            VOLUMES,
-            Method::POST,
-            "/v1/volumes/{volume}/detach",
-            detach,
-            "Take it out of a sandbox",
-        )
-        .route(
-            VOLUMES,
-            Method::POST,
-            "/v1/volumes/{volume}/checkpoint",
-            checkpoint,
-            "Make a version of what it holds",
-        )
-        .creates()
-        .route(
-            VOLUMES,
-            Method::POST,
             "/v1/volumes/{volume}/restore",
             restore,
             "Make an old version the newest",
@@ -110,6 +116,13 @@ pub(super) fn owner_table() -> Table {
         .route(
             VOLUMES,
             Method::POST,
+            "/v1/volumes/{volume}/repack",
+            repack,
+            "Put packs together that are mostly dead, or small",
+        )
+        .route(
+            VOLUMES,
+            Method::POST,
             "/v1/volumes/{volume}/export",
             export,
             "Write a version to a directory of the machine",
@@ -126,7 +139,7 @@ pub(super) fn owner_table() -> Table {
 
 /// What some other node may ask; the handler looks at its grants.
 pub(super) fn peer_table() -> Table {
-    Table::default()
+    in_sandboxes(Table::default())
         .route(
             BETWEEN,
             Method::POST,
@@ -148,6 +161,8 @@ pub(super) fn peer_table() -> Table {
 #[serde(deny_unknown_fields)]
 struct ListParams {
     space: Option<String>,
+    /// A node: only volumes of which it holds a version.
+    held_by: Option<String>,
 }
 
 async fn list(
@@ -155,7 +170,8 @@ async fn list(
     Extension(caller): Extension<Caller>,
     Params(params): Params<ListParams>,
 ) -> Answer<Volumes> {
-    let listed = node.list_volumes(&caller, params.space.as_deref()).await;
+    let (space, held_by) = (params.space.as_deref(), params.held_by.as_deref());
+    let listed = node.list_volumes(&caller, space, held_by).await;
     listed.map(Json)
 }
 
@@ -177,8 +193,31 @@ async fn forget(
     node.forget_versions(&volume, body).await.map(Json)
 }
 
-async fn log(State(node): Shared, Path(volume): Path<String>) -> Answer<VolumeLog> {
-    node.volume_log(&volume).await.map(Json)
+/// The query of `GET /v1/volumes/{volume}/log`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct LogParams {
+    /// A node: only versions that it holds.
+    held_by: Option<String>,
+}
+
+async fn log(
+    State(node): Shared,
+    Path(volume): Path<String>,
+    Params(params): Params<LogParams>,
+) -> Answer<VolumeLog> {
+    let held_by = params.held_by.as_deref();
+    node.volume_log(&volume, held_by).await.map(Json)
+}
+
+async fn repack(
+    State(node): Shared,
+    Path(volume): Path<String>,
+    JsonBody(body): JsonBody<VolumeRepackBody>,
+) -> Answered<VolumeRepacked> {
+    Ok(with_progress(node, move |node, progress| {
+        node.repack_volume(volume, body, progress)
+    }))
 }
 
 /// The query of `GET /v1/volumes/{volume}/diff`.
@@ -201,10 +240,15 @@ async fn diff(
 
 async fn attach(
     State(node): Shared,
+    Extension(caller): Extension<Caller>,
     Path(volume): Path<String>,
-    JsonBody(body): JsonBody<VolumeAttachBody>,
+    JsonBody(mut body): JsonBody<VolumeAttachBody>,
 ) -> Answered<VolumeShown> {
     node.sandboxes()?;
+    let (volume, sandbox) = node
+        .volume_in_sandbox(&caller, volume, Some(body.sandbox))
+        .await?;
+    body.sandbox = sandbox.unwrap_or_default();
     Ok(with_progress(node, move |node, progress| {
         node.attach_volume(volume, body, progress)
     }))
@@ -212,9 +256,14 @@ async fn attach(
 
 async fn detach(
     State(node): Shared,
+    Extension(caller): Extension<Caller>,
     Path(volume): Path<String>,
-    JsonBody(body): JsonBody<VolumeDetachBody>,
+    JsonBody(mut body): JsonBody<VolumeDetachBody>,
 ) -> Answered<VolumeShown> {
+    let (volume, sandbox) = node
+        .volume_in_sandbox(&caller, volume, body.sandbox)
+        .await?;
+    body.sandbox = sandbox;
     Ok(with_progress(node, move |node, progress| {
         node.detach_volume(volume, body, progress)
     }))
@@ -222,9 +271,14 @@ async fn detach(
 
 async fn checkpoint(
     State(node): Shared,
+    Extension(caller): Extension<Caller>,
     Path(volume): Path<String>,
-    JsonBody(body): JsonBody<VolumeCheckpointBody>,
+    JsonBody(mut body): JsonBody<VolumeCheckpointBody>,
 ) -> Answered<VolumeCommitted> {
+    let (volume, sandbox) = node
+        .volume_in_sandbox(&caller, volume, body.sandbox)
+        .await?;
+    body.sandbox = sandbox;
     Ok(with_progress(node, move |node, progress| {
         node.checkpoint_volume(volume, body, progress)
     }))

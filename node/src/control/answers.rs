@@ -97,15 +97,12 @@ fn rows_of(
                 .for_each(|(account, used)| add(account, used));
         }
     }
-    for (sandbox, held) in ledger.held() {
-        let account = Account {
-            sandbox: Some(sandbox.clone()),
-            ..held.account.clone()
-        };
-        if !filter.takes(&account) {
-            continue;
-        }
-        for key in keys(&account) {
+    for held in ledger
+        .held()
+        .values()
+        .filter(|held| filter.takes(&held.account))
+    {
+        for key in keys(&held.account) {
             let row = rows.entry(key).or_default();
             row.1 = row.1.saturating_add(held.disk_bytes);
             row.2 += u64::from(held.runs);
@@ -196,6 +193,7 @@ impl Node {
                     info.and_then(|info| info.name.clone())
                 }),
                 sandbox: account.sandbox,
+                volume: account.volume,
                 used,
             },
         }

@@ -59,16 +59,17 @@ pub(crate) async fn keep(node: Arc<Node>) {
 }
 
 impl Node {
-    /// Reads what every sandbox uses and writes it down.
+    /// Reads what every sandbox uses and every volume takes, and writes it down.
     pub(crate) async fn measure(&self) -> Result<(), ApiError> {
         let Ok(sandboxes) = self.sandboxes().cloned() else {
             return Ok(());
         };
         let limits = Arc::clone(&self.limits);
+        let volumes = self.volume_holdings().await?;
         let observed = blocking(move || {
             let readings = sandboxes.readings();
             let upto = readings.upto;
-            limits.meter.observe(readings)?;
+            limits.meter.observe(readings, &volumes)?;
             sandboxes.forget_last_readings(upto);
             Ok::<_, super::usage::UsageError>(())
         });

@@ -11,7 +11,7 @@ use rhizome_sandbox::{Gate, OverQuota, SandboxId};
 
 use super::{
     quota::{Key, Per, QuotaError, Quotas, Resource, Standing, Whose},
-    usage::{Meter, UsageError, account_of},
+    usage::{Meter, UsageError, account_of, ledger::Account},
 };
 use crate::{api::types::Named, cli::utc, daemon::names::Names};
 
@@ -101,6 +101,27 @@ impl Limits {
         standing.into_iter().find(Standing::is_over)
     }
 
+    /// Fails if a disk quota is used up of what is charged to this agent and space.
+    pub(crate) fn may_store(&self, agent: Option<String>, space: String) -> Result<(), OverQuota> {
+        let account = Account {
+            agent,
+            spaces: vec![space],
+            ..Account::default()
+        };
+        let now_ms = now_ms();
+        let standing = {
+            let quotas = self.quotas();
+            quotas.standing(now_ms, &self.meter.ledger(), &account)
+        };
+        let over = standing
+            .iter()
+            .find(|one| one.key.resource == Resource::Disk && one.is_over());
+        match over {
+            Some(over) => Err(self.explain(now_ms, over)),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the one that a quota is about, with the name it has here.
     pub(super) fn named(&self, whose: &Whose) -> Option<Named> {
         let authority = self.replica.authority();
@@ -147,7 +168,10 @@ impl Limits {
             format!("raise it with `rhizome quota set --{kind} {named} {resource}=<more>{period}`");
         let hint = match (resource, per.ends_ms(now_ms)) {
             (Resource::Disk, _) => {
-                format!("end sandboxes or remove snapshots that nobody needs, or {raise}")
+                format!(
+                    "end sandboxes, remove snapshots or forget versions of volumes that nobody \
+                     needs, or {raise}"
+                )
             }
             (_, Some(end_ms)) => format!("{raise}, or wait until {}", utc(end_ms)),
             (_, None) => raise,

@@ -288,6 +288,7 @@ mod tests {
             agent: Some(agent.to_owned()),
             spaces: spaces.iter().map(|space| (*space).to_owned()).collect(),
             sandbox: Some(format!("box of {agent}")),
+            volume: None,
         }
     }
 

@@ -8,12 +8,13 @@ pub(in crate::control) mod journal;
 pub(in crate::control) mod ledger;
 
 use std::{
+    collections::BTreeMap,
     path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use rhizome_memory::now_ms;
-use rhizome_sandbox::{HostTime, Readings, Usage};
+use rhizome_sandbox::{HostTime, Readings, SandboxId, Usage, egress::EgressUsage};
 use tracing::warn;
 
 pub(crate) use self::journal::UsageError;
@@ -61,9 +62,15 @@ impl Meter {
     ///
     /// # Errors
     /// [`UsageError`]; nothing of it counts then, and the next readings say it again.
-    pub(crate) fn observe(&self, readings: Readings) -> Result<(), UsageError> {
+    pub(crate) fn observe(
+        &self,
+        readings: Readings,
+        volumes: &[Holding],
+    ) -> Result<(), UsageError> {
         let mut journal = lock(&self.journal);
-        let readings: Vec<_> = readings.usage.into_iter().map(reading).collect();
+        let mut readings: Vec<_> = readings.usage.into_iter().map(reading).collect();
+        let now = HostTime::now();
+        readings.extend(volumes.iter().map(|holding| holding.reading(&now)));
         // One after the other, each on what the one before leaves: a sandbox may have two.
         let mut next = self.ledger().clone_marks();
         let mut charges: Vec<Charge> = Vec::new();
@@ -100,7 +107,7 @@ impl Meter {
 }
 
 /// Returns to whom a sandbox with these labels is charged.
-pub(crate) fn account_of(labels: &std::collections::BTreeMap<String, String>) -> Account {
+pub(crate) fn account_of(labels: &BTreeMap<String, String>) -> Account {
     let bound = Bound::of_labels(labels);
     let mut spaces: Vec<_> = bound.spaces.iter().map(ToString::to_string).collect();
     spaces.sort_unstable();
@@ -108,7 +115,39 @@ pub(crate) fn account_of(labels: &std::collections::BTreeMap<String, String>) ->
     Account {
         agent: bound.agent.map(|agent| agent.to_string()),
         spaces,
-        sandbox: None,
+        ..Account::default()
+    }
+}
+
+/// What the versions of a volume that were made for one agent take of this node's disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Holding {
+    /// The volume's id.
+    pub(crate) volume: String,
+    pub(crate) space: String,
+    pub(crate) agent: Option<String>,
+    pub(crate) bytes: u64,
+}
+
+impl Holding {
+    fn reading(&self, at: &HostTime) -> Reading {
+        Reading {
+            account: Account {
+                agent: self.agent.clone(),
+                spaces: vec![self.space.clone()],
+                sandbox: None,
+                volume: Some(self.volume.clone()),
+            },
+            usage: Usage {
+                // Not looked at: the account says what it is.
+                sandbox: SandboxId::from_bytes([0; 16]),
+                labels: BTreeMap::new(),
+                at: at.clone(),
+                monitor: None,
+                disk_bytes: self.bytes,
+                egress: EgressUsage::default(),
+            },
+        }
     }
 }
 
@@ -126,7 +165,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use rhizome_sandbox::{MonitorId, MonitorUsage, SandboxId, egress::EgressUsage};
+    use rhizome_sandbox::{MonitorId, MonitorUsage};
 
     use super::*;
 
@@ -172,18 +211,18 @@ mod tests {
         let sandbox = SandboxId::from_bytes([7; 16]);
         let meter = Meter::open(dir.path()).unwrap();
         meter
-            .observe(of(vec![running(sandbox, 100, 1_000)]))
+            .observe(of(vec![running(sandbox, 100, 1_000)]), &[])
             .unwrap();
         // Two readings of one monitor at once, as when it ended between two ticks.
         let twice = vec![running(sandbox, 300, 2_000), running(sandbox, 300, 2_000)];
-        meter.observe(of(twice)).unwrap();
+        meter.observe(of(twice), &[]).unwrap();
         assert_eq!(total(&meter), (300, 10));
         drop(meter); // As SIGKILL does: nothing is written at the end.
         let mut meter = Meter::open(dir.path()).unwrap();
         assert_eq!(total(&meter), (300, 10));
         meter.daemon.push('2');
         meter
-            .observe(of(vec![running(sandbox, 450, 9_000)]))
+            .observe(of(vec![running(sandbox, 450, 9_000)]), &[])
             .unwrap();
         assert_eq!(total(&meter), (450, 20));
         drop(meter);
@@ -196,20 +235,20 @@ mod tests {
         let sandbox = SandboxId::from_bytes([7; 16]);
         let meter = Meter::open(&dir.path().join("usage")).unwrap();
         meter
-            .observe(of(vec![running(sandbox, 100, 1_000)]))
+            .observe(of(vec![running(sandbox, 100, 1_000)]), &[])
             .unwrap();
         // A journal that cannot be written: its descriptor only reads.
         let path = dir.path().join("usage/journal-0");
         lock(&meter.journal).break_for_test(&path);
         assert!(
             meter
-                .observe(of(vec![running(sandbox, 200, 2_000)]))
+                .observe(of(vec![running(sandbox, 200, 2_000)]), &[])
                 .is_err()
         );
         assert_eq!(total(&meter), (100, 10));
         let again = Meter::open(&dir.path().join("usage")).unwrap();
         again
-            .observe(of(vec![running(sandbox, 300, 3_000)]))
+            .observe(of(vec![running(sandbox, 300, 3_000)]), &[])
             .unwrap();
         assert_eq!(total(&again).0, 300);
     }

@@ -439,6 +439,8 @@ impl Node {
 
     /// Finishes what an interrupted operation left, and removes what belongs to nothing.
     pub(crate) async fn mend(&self) -> Result<Mended, ApiError> {
+        // Before the store is collected.
+        let volumes = self.mend_volumes().await?;
         let mended = self.sandboxes()?.mend().await;
         let mended = mended.map_err(|error| fail::sandbox(&error))?;
         let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
@@ -446,7 +448,7 @@ impl Node {
             ("actions", count(mended.actions)),
             ("monitors", count(mended.monitors)),
             ("directories", count(mended.directories)),
-            ("pins", count(mended.pins)),
+            ("pins", count(mended.pins) + volumes),
             ("bytes", mended.bytes),
         ];
         Ok(Mended {

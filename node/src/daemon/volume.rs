@@ -6,24 +6,28 @@
 
 mod attach;
 mod commit;
+mod error;
 mod forget;
 mod keep;
 mod known;
+mod mend;
+mod peer;
 mod record;
+mod repack;
 mod show;
+mod usage;
 
 use std::{
-    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use axum::http::StatusCode;
-use rhizome_identity::{Hash, SpaceId};
+use rhizome_identity::{Hash, NodeId, SpaceId};
 use rhizome_memory::{PublishRequest, now_ms};
 use rhizome_sandbox::{
     Progress, ProgressEvent,
-    chunks::{ChunkError, ChunkStore, StoreKey},
+    chunks::{ChunkStore, StoreKey},
     volume::{
         ConflictKind, Content, Draft, Merged, Side, Trees, VersionId, VolumeError, copy, diff,
         export, history, import, merge,
@@ -32,10 +36,12 @@ use rhizome_sandbox::{
 
 pub(crate) use attach::{Volumes, keep_volumes};
 use commit::New;
+use error::{stored, volume};
 pub(crate) use keep::spread_volumes;
 pub(crate) use known::Known;
 use record::{
-    AttachedRecord, MAX_MESSAGE, MAX_NAME, Record, VersionRecord, VolumeId, VolumeRecord,
+    AttachedRecord, MAX_MESSAGE, MAX_NAME, PackedRecord, Record, VersionRecord, VolumeId,
+    VolumeRecord,
 };
 
 use super::{
@@ -52,7 +58,8 @@ use crate::{
             VolumeShown, VolumeVersionBody, Volumes as VolumeList,
         },
     },
-    error::{ApiError, is_disk_full},
+    error::ApiError,
+    remote::ask::find_node,
 };
 
 /// Most documents of one space that are looked through, the newest first.
@@ -92,21 +99,17 @@ impl Node {
             let message = format!("the space has a volume `{name}` already");
             return Err(ApiError::new(StatusCode::CONFLICT, "name_taken", message));
         }
+        self.may_store(&space, None).await?;
         let created_ms = now_ms();
         let seed = format!("{} {space} {name} {created_ms}", self.id());
         let hash = Hash::keyed("rhizome volume id 1", seed.as_bytes());
         let volume = VolumeId(*hash.as_bytes().first_chunk().expect("16 of 32 bytes"));
-        let known = Known {
-            space,
-            volume: VolumeRecord {
-                volume,
-                name,
-                created_ms,
-            },
-            versions: BTreeMap::new(),
-            forgotten: BTreeMap::new(),
-            attached: Vec::new(),
+        let record = VolumeRecord {
+            volume,
+            name,
+            created_ms,
         };
+        let known = Known::new(space, record);
         let (root, packs, pin) = match body.from {
             Some(folder) => {
                 let taken = self.take_folder(&known, &folder, &progress).await?;
@@ -125,6 +128,7 @@ impl Node {
             replicas: None,
             pin,
             bytes_stored: 0,
+            agent: None,
         };
         // The version first: a volume that is known has one.
         let version = self.commit_version(&known, new, &progress).await?;
@@ -138,25 +142,40 @@ impl Node {
         })
     }
 
-    /// Lists the volumes of the spaces that the caller may read, or of one.
+    /// Lists the volumes of the spaces that the caller may read, or of one; those alone of which a
+    /// node holds a version, if one is named.
     pub(crate) async fn list_volumes(
         &self,
         caller: &Caller,
         space: Option<&str>,
+        held_by: Option<&str>,
     ) -> Result<VolumeList, ApiError> {
         let scope = caller.readable(self, space)?;
-        let all = self.known_volumes(scope.0).await?;
+        let holder = self.holder(held_by)?;
+        let mut all = self.known_volumes(scope.0).await?;
+        all.retain(|known| {
+            let mut versions = known.versions.values();
+            holder.is_none_or(|holder| versions.any(|one| one.holders.contains(&holder)))
+        });
         Ok(VolumeList {
             schema: SCHEMA,
             volumes: all.iter().map(|known| self.volume_shown(known)).collect(),
         })
     }
 
-    /// Returns the versions of a volume, each before what it was made from.
-    pub(crate) async fn volume_log(&self, wanted: &str) -> Result<VolumeLog, ApiError> {
+    /// Returns the versions of a volume, each before what it was made from; those alone that a
+    /// node holds, if one is named.
+    pub(crate) async fn volume_log(
+        &self,
+        wanted: &str,
+        held_by: Option<&str>,
+    ) -> Result<VolumeLog, ApiError> {
         let known = self.find_volume(&Caller::Owner, wanted).await?;
+        let holder = self.holder(held_by)?;
         let log = history::log(&known.history(), &known.heads());
         let versions = log.iter().filter_map(|id| known.versions.get(id));
+        let versions = versions
+            .filter(|version| holder.is_none_or(|holder| version.holders.contains(&holder)));
         Ok(VolumeLog {
             schema: SCHEMA,
             versions: versions
@@ -259,6 +278,7 @@ impl Node {
             replicas: None,
             pin: None,
             bytes_stored: 0,
+            agent: None,
         };
         let version = self.commit_version(&known, new, &progress).await?;
         Ok(self.committed(&known, &version, true))
@@ -337,6 +357,7 @@ impl Node {
                 replicas: None,
                 pin,
                 bytes_stored: 0,
+                agent: None,
             };
             let version = self.commit_version(&known, new, &progress).await?;
             known.versions.insert(version.version, version);
@@ -379,6 +400,7 @@ impl Node {
         progress: Progress,
     ) -> Result<VolumeCommitted, ApiError> {
         let known = self.find_volume(&Caller::Owner, &wanted).await?;
+        self.may_store(&known.space, None).await?;
         let parent = known.choose(body.version.as_deref(), false)?;
         let folder = body.path.unwrap_or_default();
         let (taken, packs, pin) = self.take_folder(&known, &folder, &progress).await?;
@@ -394,6 +416,7 @@ impl Node {
             replicas: None,
             pin,
             bytes_stored: 0,
+            agent: None,
         };
         let version = self.commit_version(&known, new, &progress).await?;
         let mut committed = self.committed(&known, &version, true);
@@ -482,6 +505,14 @@ impl Node {
         .await
     }
 
+    /// Returns the node that something has to be held by.
+    fn holder(&self, held_by: Option<&str>) -> Result<Option<NodeId>, ApiError> {
+        let authority = self.need_mesh()?;
+        held_by
+            .map(|wanted| find_node(&authority, wanted))
+            .transpose()
+    }
+
     fn volume_store(&self) -> Result<ChunkStore, ApiError> {
         Ok(self.sandboxes()?.chunks().clone())
     }
@@ -545,35 +576,6 @@ fn host_path(path: Option<&str>) -> Result<PathBuf, ApiError> {
             "a directory of this machine is named by its absolute path",
         )),
     }
-}
-
-/// The error of a volume's tree.
-fn volume(error: &VolumeError) -> ApiError {
-    let (status, code) = match error {
-        VolumeError::Chunks(chunks) => return stored(chunks),
-        VolumeError::Folder { .. } | VolumeError::BadPath { .. } => {
-            (StatusCode::BAD_REQUEST, "bad_path")
-        }
-        VolumeError::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
-        VolumeError::NotFound { .. } | VolumeError::NotADirectory { .. } => {
-            (StatusCode::NOT_FOUND, "no_such_file")
-        }
-        _ => (StatusCode::INTERNAL_SERVER_ERROR, "volume_damaged"),
-    };
-    ApiError::of(status, code, error).maybe_hint(error.hint())
-}
-
-/// The error of the chunk store.
-fn stored(error: &ChunkError) -> ApiError {
-    let (status, code) = match error {
-        _ if is_disk_full(error) => (StatusCode::INSUFFICIENT_STORAGE, "disk_full"),
-        ChunkError::MissingPacks { .. } | ChunkError::MissingChunk { .. } => {
-            (StatusCode::NOT_FOUND, "packs_missing")
-        }
-        ChunkError::OtherKey { .. } => (StatusCode::FORBIDDEN, "no_key"),
-        _ => (StatusCode::INTERNAL_SERVER_ERROR, "store_failed"),
-    };
-    ApiError::of(status, code, error).maybe_hint(error.hint())
 }
 
 /// Returns a text of at most `limit` bytes.

@@ -52,7 +52,7 @@ const AGAIN: Duration = Duration::from_secs(20);
 /// Bytes of a chunk's name that tell it from others of its volume.
 const SHORT: usize = 8;
 
-type Short = [u8; SHORT];
+pub(crate) type Short = [u8; SHORT];
 
 /// What is to be read, and from where it comes.
 #[derive(Debug, Default)]
@@ -399,7 +399,11 @@ impl Node {
     }
 
     /// Asks the holders which chunks are in which packs, each pack of the first who knows.
-    async fn who_has_what(&self, packs: &[PackId], holders: &[NodeId]) -> HashMap<Short, PackId> {
+    pub(crate) async fn who_has_what(
+        &self,
+        packs: &[PackId],
+        holders: &[NodeId],
+    ) -> HashMap<Short, PackId> {
         let mut said = HashMap::new();
         let mut left = packs.to_vec();
         for holder in self.reachable_first(holders) {

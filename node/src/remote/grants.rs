@@ -36,6 +36,7 @@ pub(crate) fn need<'a>(method: &Method, path: &'a str) -> Need<'a> {
         ["sandboxes", sandbox, ..] if !sandbox.is_empty() => Need::Sandbox(sandbox, Role::Writer),
         ["images"] if is(&Method::GET) => Need::Member,
         ["resume"] if is(&Method::POST) => Need::Body,
+        ["volumes", _, "attach" | "detach" | "checkpoint"] if is(&Method::POST) => Need::Body,
         ["remote", "facts"] if is(&Method::GET) => Need::Member,
         ["remote", "offer" | "pack-chunks"] if is(&Method::POST) => Need::Member,
         ["remote", "hold" | "claim" | "image" | "volume"] if is(&Method::POST) => Need::Body,
@@ -146,6 +147,12 @@ mod tests {
             ("GET", "/v1"),
             ("GET", ""),
             ("GET", "v1/sandboxes"),
+            ("GET", "/v1/volumes"),
+            ("POST", "/v1/volumes"),
+            ("POST", "/v1/volumes/work/import"),
+            ("POST", "/v1/volumes/work/export"),
+            ("POST", "/v1/volumes/work/forget"),
+            ("GET", "/v1/volumes/work/attach"),
             ("POST", "/v1/something/new"),
         ] {
             assert_eq!(of(method, path), Need::Never, "{method} {path}");

@@ -45,6 +45,55 @@ pub(crate) struct Copy {
     pub(crate) state: CopyState,
 }
 
+/// What any such document says: of which sandbox, about what, which node, and how it stands.
+struct Note<'a> {
+    /// `lease` or `copy`.
+    kind: &'static str,
+    sandbox: SandboxId,
+    /// The name of the field, and what it says.
+    about: (&'static str, String),
+    node: NodeId,
+    state: &'a str,
+}
+
+impl<'a> Note<'a> {
+    fn key(&self) -> String {
+        format!("{} {} {}", self.kind, self.sandbox, self.node)
+    }
+
+    fn draft(self, title: String) -> Draft {
+        let mut draft = Draft::new(Kind::Snapshot, title, "");
+        draft.key = Some(self.key());
+        let (about, what) = self.about;
+        let fields = [
+            ("v", VERSION.to_owned()),
+            (self.kind, self.sandbox.to_string()),
+            (about, what),
+            ("node", self.node.to_string()),
+            ("state", self.state.to_owned()),
+        ];
+        let fields = fields.map(|(name, value)| (name.to_owned(), value));
+        draft.fields = BTreeMap::from(fields);
+        draft
+    }
+
+    fn of(item: &'a MemoryItem, kind: &'static str, about: &'static str) -> Option<Self> {
+        let get = |name: &str| item.fields.get(name).map(String::as_str);
+        if get("v")? != VERSION {
+            return None;
+        }
+        let note = Self {
+            kind,
+            sandbox: get(kind)?.parse().ok()?,
+            about: (about, get(about)?.to_owned()),
+            node: get("node")?.parse().ok()?,
+            state: get("state")?,
+        };
+        // A document says what its key says, or it could stand for another.
+        (item.key.as_deref() == Some(&note.key()[..])).then_some(note)
+    }
+}
+
 impl Lease {
     pub(crate) fn draft(&self, called: &str, node: &str) -> Draft {
         let (title, state) = match self.stands {
@@ -54,35 +103,30 @@ impl Lease {
             ),
             false => (format!("{node} does not wake sandbox {called}"), "returned"),
         };
-        let key = format!("lease {} {}", self.sandbox, self.node);
-        let fields = [
-            ("lease", self.sandbox.to_string()),
-            ("record", self.record.to_string()),
-            ("node", self.node.to_string()),
-            ("state", state.to_owned()),
-        ];
-        draft(title, key, fields)
+        let note = Note {
+            kind: "lease",
+            sandbox: self.sandbox,
+            about: ("record", self.record.to_string()),
+            node: self.node,
+            state,
+        };
+        note.draft(title)
     }
 
     fn of(item: &MemoryItem) -> Option<Self> {
-        let get = |name: &str| item.fields.get(name).map(String::as_str);
-        if get("v")? != VERSION {
-            return None;
-        }
+        let note = Note::of(item, "lease", "record")?;
         let lease = Self {
-            sandbox: get("lease")?.parse().ok()?,
-            record: get("record")?.parse().ok()?,
-            node: get("node")?.parse().ok()?,
-            stands: match get("state")? {
+            sandbox: note.sandbox,
+            record: note.about.1.parse().ok()?,
+            node: note.node,
+            stands: match note.state {
                 "taken" => true,
                 "returned" => false,
                 _ => return None,
             },
         };
-        let key = format!("lease {} {}", lease.sandbox, lease.node);
         // Nobody says of another node that it is at work.
-        let is_own = item.node == lease.node && item.key.as_deref() == Some(&key[..]);
-        is_own.then_some(lease)
+        (item.node == lease.node).then_some(lease)
     }
 }
 
@@ -93,45 +137,30 @@ impl Copy {
             CopyState::Held => ("holds", "held"),
             CopyState::Gone => ("holds no more", "gone"),
         };
-        let title = format!("{node} {says} a copy of sandbox {called}");
-        let key = format!("copy {} {}", self.sandbox, self.node);
-        let fields = [
-            ("copy", self.sandbox.to_string()),
-            ("manifest", self.manifest.to_string()),
-            ("node", self.node.to_string()),
-            ("state", state.to_owned()),
-        ];
-        draft(title, key, fields)
+        let note = Note {
+            kind: "copy",
+            sandbox: self.sandbox,
+            about: ("manifest", self.manifest.to_string()),
+            node: self.node,
+            state,
+        };
+        note.draft(format!("{node} {says} a copy of sandbox {called}"))
     }
 
     fn of(item: &MemoryItem) -> Option<Self> {
-        let get = |name: &str| item.fields.get(name).map(String::as_str);
-        if get("v")? != VERSION {
-            return None;
-        }
-        let copy = Self {
-            sandbox: get("copy")?.parse().ok()?,
-            manifest: get("manifest")?.parse().ok()?,
-            node: get("node")?.parse().ok()?,
-            state: match get("state")? {
+        let note = Note::of(item, "copy", "manifest")?;
+        Some(Self {
+            sandbox: note.sandbox,
+            manifest: note.about.1.parse().ok()?,
+            node: note.node,
+            state: match note.state {
                 "coming" => CopyState::Coming,
                 "held" => CopyState::Held,
                 "gone" => CopyState::Gone,
                 _ => return None,
             },
-        };
-        let key = format!("copy {} {}", copy.sandbox, copy.node);
-        (item.key.as_deref() == Some(&key[..])).then_some(copy)
+        })
     }
-}
-
-fn draft<const N: usize>(title: String, key: String, fields: [(&str, String); N]) -> Draft {
-    let mut draft = Draft::new(Kind::Snapshot, title, "");
-    draft.key = Some(key);
-    let fields = fields.map(|(name, value)| (name.to_owned(), value));
-    draft.fields = BTreeMap::from(fields);
-    draft.fields.insert("v".to_owned(), VERSION.to_owned());
-    draft
 }
 
 /// All that a node's view says about sandboxes.

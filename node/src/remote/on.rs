@@ -3,21 +3,28 @@
 //! Whatever stands behind the node's name is passed on as it is, so every verb of the API works
 //! elsewhere as far as the grants there allow. `any` and `label=…` choose a node, for requests
 //! that make something; the next best is asked when one refuses.
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use axum::{
     body::Body,
     extract::{Request, State},
-    http::{Method, Uri, uri::PathAndQuery},
+    http::{Method, StatusCode, Uri, uri::PathAndQuery},
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use rhizome_identity::NodeId;
+use serde::Deserialize;
 
-use super::{ask::find_node, placement::Wish, proxy};
+use super::{
+    ask::find_node,
+    asleep::ELSEWHERE,
+    placement::{Need, Wish},
+    proxy,
+};
 use crate::{
     api::{
         extract::{parse_json, read_body},
-        types::sandbox::SandboxBody,
+        types::sandbox::{Sandbox, SandboxBody},
     },
     daemon::node::Node,
     error::ApiError,
@@ -25,6 +32,10 @@ use crate::{
 
 /// What such a path begins with.
 const PREFIX: &str = "/v1/on/";
+/// Fewest digits of a sandbox's id that are looked up as a prefix.
+const MIN_PREFIX: usize = 4;
+/// States in which a sandbox runs on no node.
+const ENDED: [&str; 3] = ["killed", "failed", ELSEWHERE];
 
 /// Passes on what is for another node, and answers the rest here.
 pub(crate) async fn dispatch(
@@ -52,7 +63,7 @@ pub(crate) async fn dispatch(
 
 enum Target {
     Here,
-    Peer(rhizome_identity::NodeId),
+    Peer(NodeId),
     Chosen(Wish),
 }
 
@@ -103,7 +114,8 @@ async fn place(
     next: Next,
 ) -> Result<Response, ApiError> {
     let (head, body) = request.into_parts();
-    if head.method != Method::POST || path.path() != "/v1/sandboxes" {
+    let is_made = head.method == Method::POST && path.path() == "/v1/sandboxes";
+    if !is_made && !is_of_a_volume(&head.method, path.path()) {
         return Err(
             ApiError::bad_request("only what is made can be made on a node of our choice").hint(
                 "name the node with `--on`; `rhizome sandbox list --all` shows what runs where",
@@ -111,9 +123,21 @@ async fn place(
         );
     }
     let bytes = read_body(body).await?;
-    let body: SandboxBody = parse_json(&bytes)?;
-    let need = super::placement::Need::of_sandbox(&body);
-    let chosen = node.candidates(&wish, &need).await?;
+    let need = match is_made {
+        true => Need::of_sandbox(&parse_json::<SandboxBody>(&bytes)?),
+        false => Need::default(),
+    };
+    let mut chosen = node.candidates(&wish, &need).await?;
+    if !is_made {
+        let InSandbox { sandbox } = serde_json::from_slice(&bytes).map_err(|_| {
+            ApiError::bad_request("which sandbox is it about?").hint("name one with `--sandbox`")
+        })?;
+        let runs_on = node.where_it_runs(&sandbox).await?;
+        chosen.retain(|candidate| runs_on.contains(&candidate.node));
+        if chosen.is_empty() {
+            return Err(nowhere(&sandbox));
+        }
+    }
     let mut refusals = Vec::new();
     for candidate in chosen {
         let mut again = Request::new(Body::from(bytes.clone()));
@@ -131,9 +155,68 @@ async fn place(
     Err(super::placement::nobody(&refusals))
 }
 
+/// What a request about a volume in a sandbox says of the sandbox.
+#[derive(Debug, Deserialize)]
+struct InSandbox {
+    sandbox: String,
+}
+
+/// Whether it is about a volume in a sandbox: then the node is the one that runs it.
+fn is_of_a_volume(method: &Method, path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').collect();
+    let verbs = ["attach", "detach", "checkpoint"];
+    method == Method::POST
+        && matches!(parts[..], ["", "v1", "volumes", _, verb] if verbs.contains(&verb))
+}
+
+fn nowhere(sandbox: &str) -> ApiError {
+    let shown = crate::daemon::memory::clip(sandbox);
+    let message = format!("no node that would do runs a sandbox `{shown}`");
+    ApiError::new(StatusCode::NOT_FOUND, "unknown_sandbox", message)
+        .hint("`rhizome sandbox list --all` shows what runs where")
+}
+
+impl Node {
+    /// Returns the nodes that run the sandbox `wanted`: one, or an error.
+    async fn where_it_runs(&self, wanted: &str) -> Result<Vec<NodeId>, ApiError> {
+        let all = self.sandboxes_everywhere().await?.sandboxes;
+        let by_id = |one: &&Sandbox| one.id == wanted;
+        let by_name = |one: &&Sandbox| one.name.as_deref() == Some(wanted);
+        let by_prefix = |one: &&Sandbox| wanted.len() >= MIN_PREFIX && one.id.starts_with(wanted);
+        let matches: [&dyn Fn(&&Sandbox) -> bool; 3] = [&by_id, &by_name, &by_prefix];
+        let runs = |one: &&Sandbox| !ENDED.contains(&one.state.as_str());
+        for named in matches {
+            let found = all.iter().filter(runs).filter(|one| named(one));
+            let nodes = found.filter_map(|one| one.node.as_ref()?.id.parse().ok());
+            let nodes: BTreeSet<NodeId> = nodes.collect();
+            match nodes.len() {
+                0 => {}
+                1 => return Ok(nodes.into_iter().collect()),
+                _ => {
+                    let message = "several nodes run a sandbox of that name";
+                    return Err(ApiError::bad_request(message)
+                        .hint("name it by its id; `rhizome sandbox list --all` shows it"));
+                }
+            }
+        }
+        Err(nowhere(wanted))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_of_a_volume_in_a_sandbox_is_told() {
+        let of = |method: Method, path: &str| is_of_a_volume(&method, path);
+        assert!(of(Method::POST, "/v1/volumes/work/attach"));
+        assert!(of(Method::POST, "/v1/volumes/work/checkpoint"));
+        assert!(!of(Method::GET, "/v1/volumes/work/attach"));
+        assert!(!of(Method::POST, "/v1/volumes/work/import"));
+        assert!(!of(Method::POST, "/v1/volumes/a/b/attach"));
+        assert!(!of(Method::POST, "/v1/volumes"));
+    }
 
     #[test]
     fn a_path_names_its_node_and_the_rest_is_passed_on() {

@@ -1,5 +1,5 @@
 //! Lets go of snapshots that are kept for others and that nobody needs any more, and of versions of
-//! volumes that were forgotten.
+//! volumes that were forgotten; repacks what is then mostly dead.
 //!
 //! What a record names, this version of it or one that stands beside it, is never let go of; nor is
 //! what has no record here, since that may be on its way.
@@ -34,6 +34,9 @@ pub(crate) async fn sweep(node: Arc<Node>) {
     {
         if let Err(error) = node.let_go_of_forgotten().await {
             tracing::debug!(%error, "versions of volumes could not be looked through");
+        }
+        if let Err(error) = node.repack_volumes().await {
+            tracing::debug!(%error, "volumes could not be repacked");
         }
         if let Err(error) = node.let_go().await {
             tracing::debug!(%error, "snapshots could not be looked through");

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     hosts::Lan,
-    remote::{done, join, sees},
+    remote::{done, meshed},
     sandbox::qemu_is_missing,
     support::{Daemon, code},
 };
@@ -336,10 +336,7 @@ fn lines_put_at_the_top_on_two_nodes_while_apart_both_stand() {
         return;
     }
     let start = |name: &str| lan.start_with_sandboxes(&temp.path().join(name), name);
-    let [laptop, cloud] = ["laptop", "cloud"].map(start);
-    laptop.found("findings");
-    join(&cloud, &laptop, "writer");
-    sees(&laptop, "cloud");
+    let [laptop, cloud] = meshed(["laptop", "cloud"].map(start));
     let path = "/memories/notes.md";
     Tool::open(&laptop, "")
         .done(json!({"command": "create", "path": path, "file_text": "common\n"}));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     hosts::Lan,
-    remote::{done, join, sees},
+    remote::{done, meshed},
     resume::{COUNTER, count, knows, out},
     sandbox::{Exec, qemu_is_missing},
     support::{Daemon, code, command},
@@ -61,16 +61,7 @@ fn of_two_that_hold_it_one_wakes_it_when_its_time_comes_and_its_host_is_gone() {
     }
     let temp = tempfile::tempdir().unwrap();
     let start = |name: &str| Daemon::start_with_sandboxes(&temp.path().join(name), name);
-    let [laptop, cloud, edge] = ["laptop", "cloud", "edge"].map(start);
-    laptop.found("findings");
-    for daemon in [&cloud, &edge] {
-        join(daemon, &laptop, "writer");
-    }
-    for name in ["cloud", "edge"] {
-        sees(&laptop, name);
-    }
-    sees(&cloud, "edge");
-    sees(&edge, "cloud");
+    let [laptop, cloud, edge] = meshed(["laptop", "cloud", "edge"].map(start));
     done(
         &laptop,
         "/v1/sandboxes",
@@ -152,11 +143,7 @@ fn a_webhook_or_a_memory_wakes_it_and_where_it_slept_that_shows() {
     }
     let temp = tempfile::tempdir().unwrap();
     let start = |name: &str| Daemon::start_with_sandboxes(&temp.path().join(name), name);
-    let [laptop, cloud] = ["laptop", "cloud"].map(start);
-    laptop.found("findings");
-    join(&cloud, &laptop, "writer");
-    sees(&laptop, "cloud");
-    sees(&cloud, "laptop");
+    let [laptop, cloud] = meshed(["laptop", "cloud"].map(start));
     done(
         &laptop,
         "/v1/sandboxes",
@@ -325,16 +312,7 @@ fn a_partition_wakes_it_on_both_sides_and_both_are_there_for_all() {
         return;
     }
     let start = |name: &str| lan.start_with_sandboxes(&temp.path().join(name), name);
-    let [laptop, cloud, edge] = ["laptop", "cloud", "edge"].map(start);
-    laptop.found("findings");
-    for daemon in [&cloud, &edge] {
-        join(daemon, &laptop, "writer");
-    }
-    for name in ["cloud", "edge"] {
-        sees(&laptop, name);
-    }
-    sees(&cloud, "edge");
-    sees(&edge, "cloud");
+    let [laptop, cloud, edge] = meshed(["laptop", "cloud", "edge"].map(start));
     done(
         &laptop,
         "/v1/sandboxes",
@@ -393,14 +371,7 @@ fn a_copy_that_is_lost_is_made_again_elsewhere() {
             .arg(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("images"));
         Daemon::spawn(up, &dir)
     };
-    let [laptop, cloud, edge] = ["laptop", "cloud", "edge"].map(start);
-    laptop.found("findings");
-    for daemon in [&cloud, &edge] {
-        join(daemon, &laptop, "writer");
-    }
-    for name in ["cloud", "edge"] {
-        sees(&laptop, name);
-    }
+    let [laptop, cloud, edge] = meshed(["laptop", "cloud", "edge"].map(start));
     done(
         &laptop,
         "/v1/sandboxes",

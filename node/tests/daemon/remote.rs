@@ -27,6 +27,24 @@ pub(crate) fn sees(daemon: &Daemon, name: &str) {
     }
 }
 
+/// Has the first found a mesh that the others join as writers, and waits until all see each other.
+pub(crate) fn meshed<const N: usize>(daemons: [Daemon; N]) -> [Daemon; N] {
+    let [first, others @ ..] = &daemons[..] else {
+        return daemons;
+    };
+    first.found("findings");
+    for daemon in others {
+        join(daemon, first, "writer");
+    }
+    let named = |daemon: &Daemon| daemon.get("/v1/status")["node"]["name"].clone();
+    let names: Vec<_> = daemons.iter().map(named).collect();
+    for (at, daemon) in daemons.iter().enumerate() {
+        let others = names.iter().enumerate().filter(|(other, _)| *other != at);
+        others.for_each(|(_, name)| sees(daemon, name.as_str().unwrap()));
+    }
+    daemons
+}
+
 /// Sends a request whose answer tells of its progress, and returns the last line.
 pub(crate) fn done(daemon: &Daemon, path: &str, body: Value) -> Value {
     let (status, bytes) = daemon

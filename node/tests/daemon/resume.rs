@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     hosts::Lan,
-    remote::{done, join, sees},
+    remote::{done, meshed},
     sandbox::{qemu_is_missing, run},
     support::{Daemon, code},
 };
@@ -48,15 +48,7 @@ fn a_sandbox_wakes_on_another_node_when_its_own_is_gone() {
     }
     let temp = tempfile::tempdir().unwrap();
     let start = |name: &str| Daemon::start_with_sandboxes(&temp.path().join(name), name);
-    let [laptop, cloud, edge] = ["laptop", "cloud", "edge"].map(start);
-    laptop.found("findings");
-    for daemon in [&cloud, &edge] {
-        join(daemon, &laptop, "writer");
-    }
-    for name in ["cloud", "edge"] {
-        sees(&laptop, name);
-    }
-    sees(&cloud, "edge");
+    let [laptop, cloud, edge] = meshed(["laptop", "cloud", "edge"].map(start));
 
     laptop.post(
         "/v1/agents",
@@ -186,16 +178,7 @@ fn one_of_two_wakes_it_while_they_can_talk_and_a_partition_shows_as_a_fork() {
     let temp = tempfile::tempdir().unwrap();
     let lan = Lan::of(&["laptop", "cloud", "edge"]);
     let start = |name: &str| lan.start_with_sandboxes(&temp.path().join(name), name);
-    let [laptop, cloud, edge] = ["laptop", "cloud", "edge"].map(start);
-    laptop.found("findings");
-    for daemon in [&cloud, &edge] {
-        join(daemon, &laptop, "writer");
-    }
-    for name in ["cloud", "edge"] {
-        sees(&laptop, name);
-    }
-    sees(&cloud, "edge");
-    sees(&edge, "cloud");
+    let [laptop, cloud, edge] = meshed(["laptop", "cloud", "edge"].map(start));
     done(
         &laptop,
         "/v1/sandboxes",

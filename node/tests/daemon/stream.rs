@@ -10,15 +10,16 @@ use crate::{
     support::Daemon,
 };
 
-const LIMIT: Duration = Duration::from_secs(90);
+pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 /// Much more than its memory.
-const FILL: &str = "mkdir -p /root/tree/deep; cd /root/tree; \
+pub(crate) const FILL: &str = "mkdir -p /root/tree/deep; cd /root/tree; \
     for n in 1 2 3 4 5 6 7 8; do head -c 12000000 /dev/urandom > deep/$n; echo $n > small-$n; done; sync";
-const HASH: &str = "cd /root/tree && find . -type f | sort | xargs sha256sum | sha256sum";
-const IMAGE: &str = "stream-base";
+pub(crate) const HASH: &str =
+    "cd /root/tree && find . -type f | sort | xargs sha256sum | sha256sum";
+pub(crate) const IMAGE: &str = "stream-base";
 
 /// Makes an image with a root file system, so that its sandboxes have a disk.
-fn make_image(daemon: &Daemon) {
+pub(crate) fn make_image(daemon: &Daemon) {
     let images = daemon.get("/v1/images");
     let mut images = images["images"].as_array().unwrap().iter();
     if images.any(|image| image["name"] == IMAGE) {
@@ -31,7 +32,7 @@ fn make_image(daemon: &Daemon) {
 }
 
 /// Waits until the sandbox is as it should be.
-fn until(daemon: &Daemon, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+pub(crate) fn until(daemon: &Daemon, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     let begun = Instant::now();
     loop {
         let sandboxes = daemon.get("/v1/sandboxes");

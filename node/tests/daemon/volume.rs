@@ -256,7 +256,7 @@ fn nodes_that_wrote_apart_keep_both_versions_and_merge_them() {
 }
 
 /// Deterministic bytes that neither compress nor repeat.
-fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
         state ^= state << 13;

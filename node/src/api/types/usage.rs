@@ -77,6 +77,9 @@ pub struct UsageRow {
     /// Its name, while it is listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The volume, in rows by sandbox, of what its versions take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
     /// How much.
     #[serde(flatten)]
     pub used: Amounts,

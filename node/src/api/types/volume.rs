@@ -211,6 +211,35 @@ pub struct VolumeForgotten {
     pub kept: usize,
 }
 
+/// The body of `POST /v1/volumes/{volume}/repack`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeRepackBody {
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// The answer to `POST /v1/volumes/{volume}/repack`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VolumeRepacked {
+    /// Schema number.
+    #[serde(default = "schema_number")]
+    pub schema: u32,
+    /// Packs that are given up.
+    pub packs: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of them that are still needed, and were stored anew.
+    pub live_bytes: u64,
+    /// Bytes of all packs that the volume's versions lay in here.
+    pub of_bytes: u64,
+    /// Versions that lie elsewhere now.
+    pub versions: u64,
+    /// Whether there is more to do.
+    pub more: bool,
+}
+
 /// What became a version, or was one already.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeCommitted {

@@ -19,7 +19,8 @@ use crate::{
   rhizome usage --by space --since 24h
   rhizome usage --by sandbox --agent mender --json
 
-What a sandbox uses counts for its agent, and in full for each of its spaces. Times are cut to whole
+What a sandbox uses counts for its agent, and in full for each of its spaces; what the versions of a
+volume take for its space, and for the agent in whose sandbox they were made. Times are cut to whole
 hours, and to whole days beyond three days ago.")]
 pub(crate) struct Usage {
     /// A row for each of these
@@ -97,6 +98,10 @@ fn who(by: By, row: &UsageRow) -> String {
         By::Agent => agent().unwrap_or_else(|| "(no agent)".to_owned()),
         By::Space => names(&row.spaces, "(no space)"),
         By::Sandbox => match (&row.sandbox, &row.name) {
+            (None, _) if row.volume.is_some() => {
+                let volume = row.volume.as_deref().unwrap_or_default();
+                format!("volume {}", short(volume))
+            }
             (Some(_), Some(name)) => plain(name),
             (Some(id), None) => short(id),
             (None, _) => format!("(older, {})", agent().as_deref().unwrap_or("no agent")),

@@ -1,4 +1,4 @@
-//! `rhizome volume create|list|attach|detach|checkpoint|log|diff|merge|forget|restore|export|import`.
+//! `rhizome volume create|list|attach|detach|checkpoint|log|diff|merge|forget|repack|restore|…`.
 
 use std::path::PathBuf;
 
@@ -9,11 +9,11 @@ use super::{Context, Failure, absolute, follow, names, seconds, short};
 use crate::{
     api::types::volume::{
         Volume, VolumeAttachBody, VolumeBody, VolumeChange, VolumeCheckpointBody, VolumeCommitted,
-        VolumeDetachBody, VolumeDiff, VolumeForgetBody, VolumeForgotten, VolumeLog, VolumeShown,
-        VolumeVersion, VolumeVersionBody, Volumes,
+        VolumeDetachBody, VolumeDiff, VolumeForgetBody, VolumeForgotten, VolumeLog,
+        VolumeRepackBody, VolumeRepacked, VolumeShown, VolumeVersion, VolumeVersionBody, Volumes,
     },
     cli::{
-        client::encode,
+        client::{encode, with_query},
         ui::{headline, size, utc},
     },
 };
@@ -35,16 +35,23 @@ pub(crate) enum Verb {
         #[arg(long, value_name = "DIR")]
         from: Option<PathBuf>,
     },
-    /// List volumes, their newest versions and where they are attached
+    /// List volumes, their newest versions, who holds those and where they are attached
+    #[command(after_help = "Examples:
+  rhizome volume list
+  rhizome volume list --held-by edge")]
     List {
         /// Space to list, if not all
         #[arg(long)]
         space: Option<String>,
+        /// Only volumes of which this node holds a version
+        #[arg(long, value_name = "NODE")]
+        held_by: Option<String>,
     },
     /// Attach a volume to a sandbox at a path
     #[command(after_help = "Examples:
   rhizome volume attach work bench /work --every 5m
   rhizome volume attach work reader /work --read-only
+  rhizome volume attach work bench /work --on edge
 
 What is changed stays in the sandbox until a checkpoint: on request, every so often with
 `--every`, when the sandbox hibernates, and when the volume is detached.")]
@@ -59,10 +66,13 @@ What is changed stays in the sandbox until a checkpoint: on request, every so of
   rhizome volume checkpoint work -m \"tests pass\"
   rhizome volume checkpoint work --replicas 2")]
     Checkpoint(Checkpoint),
-    /// Show the versions of a volume, newest first
+    /// Show the versions of a volume and who holds them, newest first
     Log {
         /// The volume
         volume: String,
+        /// Only versions that this node holds
+        #[arg(long, value_name = "NODE")]
+        held_by: Option<String>,
     },
     /// Show in what two versions differ
     #[command(after_help = "Examples:
@@ -107,6 +117,20 @@ Every node that holds them lets go of them; what other versions need too stays."
         /// This version, or a prefix of its id; may be repeated
         #[arg(long)]
         version: Vec<String>,
+    },
+    /// Put what is still needed of mostly dead and of small packs together
+    #[command(after_help = "Examples:
+  rhizome volume repack work
+  rhizome volume repack work --dry-run
+
+Nodes do this by themselves from time to time. What is given up goes when nothing needs it, an hour
+later at the earliest; the other nodes that hold the volume follow.")]
+    Repack {
+        /// The volume
+        volume: String,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Make what a version was the newest one; nothing is forgotten
     #[command(
@@ -183,6 +207,9 @@ pub(crate) struct Attach {
     /// Time between checkpoints, such as 5m
     #[arg(long, value_parser = seconds, default_value = "0", value_name = "TIME")]
     every: u64,
+    /// Node that runs the sandbox, or `any` or `label=<name>` to look for it
+    #[arg(long, value_name = "NODE")]
+    on: Option<String>,
 }
 
 /// Detach a volume from a sandbox
@@ -199,6 +226,9 @@ pub(crate) struct Detach {
     /// Detach also while programs use it
     #[arg(long)]
     force: bool,
+    /// Node that runs the sandbox, or `any` or `label=<name>` to look for it
+    #[arg(long, value_name = "NODE")]
+    on: Option<String>,
 }
 
 /// Make a version of a volume
@@ -215,12 +245,15 @@ pub(crate) struct Checkpoint {
     /// How many other nodes must hold it
     #[arg(long)]
     replicas: Option<usize>,
+    /// Node that runs the sandbox, or `any` or `label=<name>` to look for it
+    #[arg(long, value_name = "NODE")]
+    on: Option<String>,
 }
 
 pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
     match verb {
         Verb::Create { name, space, from } => create(context, name, space, from).await,
-        Verb::List { space } => list(context, space).await,
+        Verb::List { space, held_by } => list(context, space, held_by).await,
         Verb::Attach(args) => attach(context, args).await,
         Verb::Detach(args) => detach(context, args).await,
         Verb::Checkpoint(args) => {
@@ -229,9 +262,10 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
                 message: args.message,
                 replicas: args.replicas,
             };
-            commit(context, &args.volume, "checkpoint", &body).await
+            let context = on(context, args.on.as_deref());
+            commit(&context, &args.volume, "checkpoint", &body).await
         }
-        Verb::Log { volume } => log(context, &volume).await,
+        Verb::Log { volume, held_by } => log(context, &volume, held_by).await,
         Verb::Diff { volume, from, to } => diff(context, &volume, from, to).await,
         Verb::Merge { volume, message } => {
             let body = VolumeVersionBody {
@@ -259,6 +293,7 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
                 .ui
                 .line(&format!("{gone} versions are forgotten, {kept} are kept"))
         }
+        Verb::Repack { volume, dry_run } => repack(context, &volume, dry_run).await,
         Verb::Restore {
             volume,
             version,
@@ -326,11 +361,45 @@ async fn create(
         .line(&format!("made the volume {name} with id {id}"))
 }
 
-async fn list(context: &Context, space: Option<String>) -> Result<(), Failure> {
-    let path = match space {
-        Some(space) => format!("/v1/volumes?space={}", encode(&space)),
-        None => "/v1/volumes".to_owned(),
+/// Returns where requests go: to the node named, or to the one that this speaks to.
+fn on(context: &Context, node: Option<&str>) -> Context {
+    match node {
+        Some(node) => Context {
+            client: context.client.on(node),
+            ..context.clone()
+        },
+        None => context.clone(),
+    }
+}
+
+async fn repack(context: &Context, volume: &str, dry_run: bool) -> Result<(), Failure> {
+    let body = VolumeRepackBody { dry_run };
+    let done: VolumeRepacked = ask(context, volume, "repack", &body).await?;
+    if context.ui.is_json() {
+        return context.ui.object(&done);
+    }
+    if done.packs == 0 {
+        return context.ui.line("nothing is worth repacking");
+    }
+    let (verb, left) = match dry_run {
+        true => ("would be given up", ""),
+        false => ("are given up", "; they go when nothing needs them"),
     };
+    context.ui.line(&format!(
+        "{} packs with {} {verb}, {} of it is needed and stored anew{left}",
+        done.packs,
+        size(done.bytes),
+        size(done.live_bytes)
+    ))
+}
+
+async fn list(
+    context: &Context,
+    space: Option<String>,
+    held_by: Option<String>,
+) -> Result<(), Failure> {
+    let fields = [("space", space), ("held_by", held_by)];
+    let path = with_query("/v1/volumes", &fields);
     let answer: Volumes = context.client.get(&path).await?;
     let columns = [
         "volume",
@@ -339,6 +408,7 @@ async fn list(context: &Context, space: Option<String>) -> Result<(), Failure> {
         "newest",
         "made",
         "by",
+        "held by",
         "attached to",
     ];
     let none = "no volumes; make one with `rhizome volume create NAME`";
@@ -367,6 +437,7 @@ async fn list(context: &Context, space: Option<String>) -> Result<(), Failure> {
                 newest,
                 head.map_or_else(|| "-".to_owned(), |head| utc(head.at_ms)),
                 head.map_or_else(|| "-".to_owned(), |head| headline(&head.author, 24)),
+                head.map_or_else(|| "-".to_owned(), |head| names(&head.holders, "nobody")),
                 if attached.is_empty() {
                     "-".to_owned()
                 } else {
@@ -386,7 +457,8 @@ async fn attach(context: &Context, args: Attach) -> Result<(), Failure> {
         force: args.force,
         every_secs: args.every,
     };
-    let shown: VolumeShown = ask(context, &args.volume, "attach", &body).await?;
+    let context = on(context, args.on.as_deref());
+    let shown: VolumeShown = ask(&context, &args.volume, "attach", &body).await?;
     if context.ui.is_json() {
         return context.ui.object(&shown);
     }
@@ -402,7 +474,8 @@ async fn detach(context: &Context, args: Detach) -> Result<(), Failure> {
         discard: args.discard,
         force: args.force,
     };
-    let shown: VolumeShown = ask(context, &args.volume, "detach", &body).await?;
+    let context = on(context, args.on.as_deref());
+    let shown: VolumeShown = ask(&context, &args.volume, "detach", &body).await?;
     if context.ui.is_json() {
         return context.ui.object(&shown);
     }
@@ -411,8 +484,9 @@ async fn detach(context: &Context, args: Detach) -> Result<(), Failure> {
         .line(&format!("volume {} is detached", shown.volume.name))
 }
 
-async fn log(context: &Context, volume: &str) -> Result<(), Failure> {
+async fn log(context: &Context, volume: &str, held_by: Option<String>) -> Result<(), Failure> {
     let path = format!("/v1/volumes/{}/log", encode(volume));
+    let path = with_query(&path, &[("held_by", held_by)]);
     let answer: VolumeLog = context.client.get(&path).await?;
     let columns = [
         "version", "made", "by", "stored", "held by", "from", "message",

@@ -129,14 +129,26 @@ pub(crate) struct Account {
     /// The sandbox; absent once single sandboxes are forgotten.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sandbox: Option<String>,
+    /// The volume, if it is one that is charged for its versions; it goes as the sandbox does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) volume: Option<String>,
 }
 
 impl Account {
-    fn without_sandbox(&self) -> Self {
+    fn of_many(&self) -> Self {
         Self {
             sandbox: None,
+            volume: None,
             ..self.clone()
         }
+    }
+
+    /// Names what is charged among all that is; `None` for what is not told apart any more.
+    fn key(&self) -> Option<String> {
+        let agent = self.agent.as_deref().unwrap_or_default();
+        let volume = self.volume.as_ref();
+        let volume = volume.map(|volume| format!("volume {volume} {agent}"));
+        volume.or_else(|| self.sandbox.clone())
     }
 }
 
@@ -145,6 +157,17 @@ impl Account {
 pub(crate) struct Reading {
     pub(crate) account: Account,
     pub(crate) usage: Usage,
+}
+
+impl Reading {
+    /// Returns the account of this one sandbox, or volume.
+    fn single(&self) -> Account {
+        let mut account = self.account.clone();
+        if account.volume.is_none() {
+            account.sandbox = Some(self.usage.sandbox.to_string());
+        }
+        account
+    }
 }
 
 /// How far a monitor is charged.
@@ -187,7 +210,7 @@ pub(crate) struct Slot {
     pub(crate) is_day: bool,
 }
 
-/// What a sandbox holds at the moment.
+/// What a sandbox or a volume holds at the moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) account: Account,
@@ -261,7 +284,8 @@ impl Ledger {
     /// Says what a reading adds, if anything; `daemon` names the daemon whose counters it has.
     pub(crate) fn charge(&self, now_ms: u64, daemon: &str, reading: &Reading) -> Option<Charge> {
         let usage = &reading.usage;
-        let sandbox = usage.sandbox.to_string();
+        let account = reading.single();
+        let single = account.key().unwrap_or_default();
         let mut used = Used::default();
         let mut over_ms = 0;
 
@@ -284,7 +308,7 @@ impl Ledger {
             (read.monitor.clone(), mark)
         });
 
-        let known = self.networks.get(&sandbox);
+        let known = self.networks.get(&single);
         let same = known.filter(|mark| mark.daemon == daemon);
         let (sent, received) = same.map_or((0, 0), |mark| (mark.sent, mark.received));
         used.sent_bytes = usage.egress.sent_bytes.saturating_sub(sent);
@@ -297,7 +321,7 @@ impl Ledger {
 
         let since = self
             .disks
-            .get(&sandbox)
+            .get(&single)
             .filter(|mark| mark.boot == usage.at.boot);
         let rested = since.map(|mark| usage.at.awake_ms.saturating_sub(mark.awake_ms));
         let rests = monitor.is_none() && network.is_none();
@@ -319,10 +343,7 @@ impl Ledger {
         Some(Charge {
             at_ms: now_ms,
             over_ms,
-            account: Account {
-                sandbox: Some(sandbox),
-                ..reading.account.clone()
-            },
+            account,
             used,
             monitor,
             network,
@@ -341,20 +362,20 @@ impl Ledger {
                     self.rows.entry(key).or_default().add(&share);
                 }
             }
-            let whose = charge.account.without_sandbox();
+            let whose = charge.account.of_many();
             self.ever.entry(whose).or_default().add(&charge.used);
         }
         if let Some((monitor, mark)) = &charge.monitor {
             self.monitors.insert(monitor.clone(), *mark);
         }
-        let Some(sandbox) = &charge.account.sandbox else {
+        let Some(single) = charge.account.key() else {
             return;
         };
         if let Some(mark) = &charge.network {
-            self.networks.insert(sandbox.clone(), mark.clone());
+            self.networks.insert(single.clone(), mark.clone());
         }
         if let Some(mark) = &charge.disk {
-            self.disks.insert(sandbox.clone(), mark.clone());
+            self.disks.insert(single, mark.clone());
         }
     }
 
@@ -373,14 +394,13 @@ impl Ledger {
         self.held.clear();
         for reading in readings {
             let usage = &reading.usage;
-            let held = self
-                .held
-                .entry(usage.sandbox.to_string())
-                .or_insert_with(|| Held {
-                    account: reading.account.clone(),
-                    disk_bytes: 0,
-                    runs: false,
-                });
+            let account = reading.single();
+            let single = account.key().unwrap_or_default();
+            let held = self.held.entry(single).or_insert_with(|| Held {
+                account,
+                disk_bytes: 0,
+                runs: false,
+            });
             // The last reading of an ended monitor comes before that of what the sandbox is now.
             held.disk_bytes = usage.disk_bytes;
             held.runs = usage.monitor.is_some();
@@ -399,7 +419,7 @@ impl Ledger {
         self.disks.retain(|sandbox, _| held.contains_key(sandbox));
     }
 
-    /// Returns who holds what, by sandbox.
+    /// Returns who holds what, by sandbox and volume.
     pub(crate) fn held(&self) -> &BTreeMap<String, Held> {
         &self.held
     }
@@ -444,7 +464,7 @@ impl Ledger {
                 };
             }
             if age_ms > sandboxes_kept_ms {
-                account.sandbox = None;
+                account = account.of_many();
             }
             self.rows.entry((slot, account)).or_default().add(&used);
         }

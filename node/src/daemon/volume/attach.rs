@@ -4,17 +4,17 @@
 //! runs the sandbox serves it. After a restart of the daemon, or when the sandbox wakes on another
 //! node, the keeper finds the record and the guest goes on where it was.
 
+mod checkpoint;
+mod live;
 mod tend;
 
 use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     time::{Duration, Instant},
 };
 
 use axum::http::StatusCode;
-use futures::FutureExt;
-use rhizome_identity::{Hash, NodeId, Role, SpaceId};
+use rhizome_identity::{Hash, NodeId, Role};
 use rhizome_memory::FragmentId;
 use rhizome_sandbox::{
     Progress, SandboxId, SandboxInfo,
@@ -22,20 +22,18 @@ use rhizome_sandbox::{
     chunks::ReadChunks,
     volume::{
         Content,
-        attach::{AttachError, Attachment, Mount, Target},
+        attach::{AttachError, Attachment, Mount},
     },
 };
-use tokio_util::sync::DropGuard;
 
-pub(crate) use self::tend::keep_volumes;
-use super::{AttachedRecord, Known, Node, Record, VolumeId, commit::New, fail, now_ms};
+use self::live::{Live, State, lock};
+pub(crate) use self::{live::Volumes, tend::keep_volumes};
+use super::{AttachedRecord, Known, Node, Record, VolumeId, fail, now_ms};
 use crate::{
     api::types::{
         SCHEMA,
         remote::ClaimBody,
-        volume::{
-            VolumeAttachBody, VolumeCheckpointBody, VolumeCommitted, VolumeDetachBody, VolumeShown,
-        },
+        volume::{VolumeAttachBody, VolumeDetachBody, VolumeShown},
     },
     daemon::{caller::Caller, sandbox::Bound},
     error::ApiError,
@@ -51,77 +49,8 @@ const LEASE_MS: u64 = 30 * 60 * 1_000;
 const CLAIM_FOR: Duration = Duration::from_secs(20);
 /// Most nodes that are asked to decide, one after the other.
 const MAX_ARBITERS: usize = 5;
-/// How long a checkpoint waits for what is still on its way of the version that was attached.
-const WHOLE: Duration = Duration::from_secs(60);
 /// Shortest time between checkpoints.
 const MIN_EVERY_SECS: u64 = 5;
-/// Most bytes of changed files in one checkpoint.
-const MAX_BYTES: u64 = 256 << 30;
-
-/// The volumes that this node serves.
-#[derive(Debug, Default)]
-pub(crate) struct Volumes {
-    live: Mutex<BTreeMap<(SandboxId, VolumeId), Arc<Live>>>,
-    /// Held while a volume is attached or detached.
-    pub(super) changing: tokio::sync::Mutex<()>,
-    /// Whose they are; set when the daemon starts to keep them.
-    pub(crate) node: OnceLock<Weak<Node>>,
-}
-
-/// A volume that is served.
-#[derive(Debug)]
-struct Live {
-    space: SpaceId,
-    attachment: Attachment,
-    /// The epoch of the key that the base is under.
-    epoch: u32,
-    base_packs: Vec<rhizome_sandbox::chunks::PackId>,
-    arriving: Arc<Arriving>,
-    _fetching: DropGuard,
-    /// Held while a checkpoint is taken.
-    state: tokio::sync::Mutex<State>,
-    due: Mutex<Instant>,
-    /// Who granted that this one writes, until others have heard of it.
-    claim: Mutex<Option<NodeId>>,
-}
-
-#[derive(Debug)]
-struct State {
-    record: AttachedRecord,
-    /// The tree of the newest version of ours: what equals it is no new one.
-    root: Content,
-}
-
-impl Volumes {
-    fn live(&self) -> std::sync::MutexGuard<'_, BTreeMap<(SandboxId, VolumeId), Arc<Live>>> {
-        // Every section leaves it whole.
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn serves(&self, sandbox: &SandboxId, volume: &VolumeId) -> bool {
-        self.live().contains_key(&(*sandbox, *volume))
-    }
-
-    fn all(&self) -> Vec<Arc<Live>> {
-        self.live().values().cloned().collect()
-    }
-
-    /// Returns how many packs a volume has that is served, and how many of them are here.
-    pub(super) fn progress(
-        &self,
-        sandbox: &SandboxId,
-        volume: &VolumeId,
-    ) -> Option<(usize, usize)> {
-        let live = self.live().get(&(*sandbox, *volume)).cloned()?;
-        Some(live.arriving.progress())
-    }
-
-    /// Lets go of what is served no more: the guest, or the channel to it, is gone.
-    fn drop_ended(&self) {
-        let mut live = self.live();
-        live.retain(|_, live| live.attachment.ended().now_or_never().is_none());
-    }
-}
 
 impl Node {
     /// Attaches a volume to a sandbox of this node.
@@ -141,6 +70,10 @@ impl Node {
         }
         if !body.read_only && !body.force {
             self.free_to_write(&known, &info)?;
+        }
+        if !body.read_only {
+            // What is changed becomes versions, also where nobody can be told of it.
+            self.may_store(&known.space, Bound::of(&info).agent).await?;
         }
         let version = known.choose(body.version.as_deref(), body.newest)?;
         let record = AttachedRecord {
@@ -181,7 +114,7 @@ impl Node {
             .publish_volume(known.space, &Record::Attached(record.clone()))
             .await;
         if let Some(live) = self.volumes.live().get(&(record.sandbox, record.volume)) {
-            *live.claim.lock().unwrap_or_else(PoisonError::into_inner) = claim;
+            *lock(&live.claim) = claim;
         }
         if let Err(error) = published {
             // Nobody would serve it after a restart: rather not at all.
@@ -330,7 +263,7 @@ impl Node {
             space: known.space,
             attachment,
             epoch: base.epoch,
-            base_packs: tree.packs,
+            base_packs: Mutex::new(tree.packs),
             arriving: chunks,
             _fetching: fetching,
             due: Mutex::new(Instant::now() + every),
@@ -378,140 +311,6 @@ impl Node {
         channel.map_err(|error| fail::sandbox(&error))
     }
 
-    /// Stores what a volume is in a sandbox, if that is not what it was.
-    pub(crate) async fn checkpoint_volume(
-        self: Arc<Self>,
-        wanted: String,
-        body: VolumeCheckpointBody,
-        progress: Progress,
-    ) -> Result<VolumeCommitted, ApiError> {
-        let known = self.find_volume(&Caller::Owner, &wanted).await?;
-        let live = self.live_of(&known, body.sandbox.as_deref())?;
-        let message = match body.message.as_str() {
-            "" => "checkpoint",
-            message => message,
-        };
-        self.take_checkpoint(&live, message, body.replicas, &progress)
-            .await
-    }
-
-    /// Stores what every volume of a sandbox is, before the sandbox sleeps.
-    ///
-    /// # Errors
-    /// The first volume that could not be stored; the others were.
-    pub(crate) async fn checkpoint_volumes(
-        &self,
-        sandbox: &SandboxId,
-        message: &str,
-        progress: &Progress,
-    ) -> Result<(), ApiError> {
-        let mut first = Ok(());
-        for live in self.volumes.all() {
-            let is_its = live.state.lock().await.record.sandbox == *sandbox;
-            if is_its && live.attachment.mount().writable {
-                let taken = self.take_checkpoint(&live, message, None, progress).await;
-                first = first.and(taken.map(drop));
-            }
-        }
-        first
-    }
-
-    async fn take_checkpoint(
-        &self,
-        live: &Live,
-        message: &str,
-        replicas: Option<usize>,
-        progress: &Progress,
-    ) -> Result<VolumeCommitted, ApiError> {
-        let mut state = live.state.lock().await;
-        let every = Duration::from_secs(state.record.every_secs);
-        *live.due.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + every;
-        let volume = state.record.volume;
-        let known = self.known_volumes(vec![live.space]).await?;
-        let known = known
-            .into_iter()
-            .find(|known| known.volume.volume == volume);
-        let known = known.ok_or_else(|| ApiError::not_found("the volume is not known here"))?;
-        let channel = self.guest_of(&state.record.sandbox).await?;
-        let store = self.volume_store()?;
-        let pin = format!("volume-new-{volume}-{}", state.record.sandbox);
-        let target = Target {
-            store: store.clone(),
-            key: self.store_key_of(&live.space, live.epoch)?,
-            base_packs: live.base_packs.clone(),
-            max_bytes: MAX_BYTES,
-            pin: pin.clone(),
-        };
-        // A version is whole on the node that made it, unless that takes too long, or nobody has the
-        // rest any more: what was changed is kept then all the same.
-        match tokio::time::timeout(WHOLE, live.arriving.finish()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(%volume, %error, "a version is made that is not whole here");
-            }
-            Err(_) => tracing::debug!(%volume, "a version is made while its base is arriving"),
-        }
-        let taken = live.attachment.checkpoint(&channel, target).await;
-        let taken = taken.map_err(|error| attach(&error))?;
-        let mut newest = state.record.last.unwrap_or(state.record.base);
-        // A daemon that died between a version and its mark has made this one already.
-        let digest = taken.root.digest().to_string();
-        let made = known.versions.values().find(|version| {
-            version.parents == [newest] && version.tree == digest && taken.root != state.root
-        });
-        if let Some(made) = made {
-            let marked = live.attachment.set_mark(&channel, &made.version).await;
-            marked.map_err(|error| attach(&error))?;
-            newest = made.version;
-            state.record.last = Some(newest);
-            state.root = taken.root.clone();
-        }
-        let (version, changed) = if taken.root == state.root {
-            let version = known.versions.get(&newest).cloned();
-            let unpinned = super::blocking(move || store.unpin(&pin)).await?;
-            unpinned.map_err(|error| super::stored(&error))?;
-            let version = version.ok_or_else(|| ApiError::not_found("the version is not known"))?;
-            (version, false)
-        } else {
-            let mut new = New {
-                root: taken.root.clone(),
-                packs: taken.packs,
-                parents: vec![newest],
-                message: message.to_owned(),
-                replicas,
-                pin: Some(pin),
-                bytes_stored: taken.stats.stored_bytes,
-            };
-            if self.store_key(&live.space)?.1 != live.epoch {
-                // The space has a new key since: all of it goes under that one.
-                let old = self.store_key_of(&live.space, live.epoch)?;
-                let root = new.root.clone();
-                let chunks = store.reader(&old, &new.packs);
-                let chunks = chunks.map_err(|error| super::stored(&error))?;
-                let (root, packs, pin) = self
-                    .store_tree(&known, move |_, writer| {
-                        super::copy(super::Trees::new(&chunks), &root, writer)
-                    })
-                    .await?;
-                (new.root, new.packs, new.pin) = (root, packs, pin);
-            }
-            let committed = self.commit_version(&known, new, progress).await?;
-            state.root = taken.root;
-            state.record.last = Some(committed.version);
-            state.record.until_ms = now_ms() + LEASE_MS;
-            let marked = live.attachment.set_mark(&channel, &committed.version).await;
-            marked.map_err(|error| attach(&error))?;
-            let record = Record::Attached(state.record.clone());
-            self.publish_volume(live.space, &record).await?;
-            (committed, true)
-        };
-        let mut committed = self.committed(&known, &version, changed);
-        committed.files_read = taken.files_read;
-        committed.skipped = taken.skipped;
-        committed.unsettled = taken.unsettled;
-        Ok(committed)
-    }
-
     /// Detaches a volume from a sandbox, after a checkpoint unless that is not wanted.
     pub(crate) async fn detach_volume(
         self: Arc<Self>,
@@ -537,11 +336,7 @@ impl Node {
         let key = (state.record.sandbox, state.record.volume);
         self.volumes.live().remove(&key);
         state.record.attached = false;
-        let claim = live
-            .claim
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let claim = lock(&live.claim).take();
         self.return_claim(&claim_of(&known), claim).await;
         self.publish_volume(known.space, &Record::Attached(state.record.clone()))
             .await?;
@@ -592,7 +387,11 @@ impl Node {
     }
 
     /// Returns the attachment of a volume to the sandbox named, or to the only one.
-    fn live_of(&self, known: &Known, sandbox: Option<&str>) -> Result<Arc<Live>, ApiError> {
+    pub(super) fn live_of(
+        &self,
+        known: &Known,
+        sandbox: Option<&str>,
+    ) -> Result<Arc<Live>, ApiError> {
         let sandbox = match sandbox {
             Some(wanted) => Some(self.find_sandbox(wanted)?.id),
             None => None,

@@ -1,9 +1,12 @@
 //! New versions: stored, pinned, written into the memory, and copied to other nodes.
 
+use std::collections::BTreeSet;
+
+use rhizome_identity::{AgentId, NodeId};
 use rhizome_sandbox::{
     Progress,
-    chunks::{MAX_FILE_BYTES, PackId},
-    volume::{Content, Version, VersionId},
+    chunks::{ChunkError, ChunkStore, MAX_FILE_BYTES, PackId, StoreKey},
+    volume::{Content, Packed, Version, VersionId},
 };
 
 use super::{
@@ -24,6 +27,8 @@ pub(super) struct New {
     /// What keeps the packs until the version's own pin does.
     pub(super) pin: Option<String>,
     pub(super) bytes_stored: u64,
+    /// The agent in whose sandbox it was made, if in one.
+    pub(super) agent: Option<AgentId>,
 }
 
 impl Node {
@@ -83,6 +88,7 @@ impl Node {
             at_ms: version.at_ms,
             message: version.message.clone(),
             forgotten: false,
+            agent: new.agent,
         };
         self.publish_volume(known.space, &Record::Version(record.clone()))
             .await?;
@@ -112,7 +118,8 @@ impl Node {
         Ok(version)
     }
 
-    /// Has a version here, which says in which packs it lies; they are pinned, here or not.
+    /// Has a version here, which says in which packs it lies: those of a repacking if there was
+    /// one and somebody has them. They are pinned, here or not.
     pub(super) async fn open_version(
         &self,
         known: &Known,
@@ -121,32 +128,107 @@ impl Node {
     ) -> Result<Version, ApiError> {
         let store = self.volume_store()?;
         let key = self.store_key_of(&known.space, record.epoch)?;
+        let holders = known.holders_of(record);
         let (id, pin) = (record.version, pin_of(&record.version));
-        if store.missing(&[id]).is_empty() {
-            let version = load(&store, &key, record).await?;
-            if store.missing(&version.packs).is_empty() {
-                return Ok(version);
+        self.fetch_object(&id, &pin, &holders, progress).await?;
+        let mut version = load(&store, &key, record).await?;
+        let mut objects = vec![id];
+        if let Some(object) = known.packed.get(&id) {
+            let fetched = self.fetch_object(object, &pin, &holders, progress).await;
+            let packed = match fetched {
+                Ok(()) => load_packed(&store, &key, &id, object).await,
+                Err(error) => Err(error),
+            };
+            match packed {
+                Ok(packs) => {
+                    if self.is_better(&packs, &version.packs, &holders).await {
+                        version.packs = packs;
+                        objects.push(*object);
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(version = %id, %error, "where it was repacked to is not known");
+                }
             }
         }
-        let pinning = store.clone();
-        let name = pin.clone();
-        let pinned = blocking(move || pinning.pin_ahead(&name, &[id])).await?;
-        pinned.map_err(|error| super::stored(&error))?;
-        let holders = known.holders_of(record);
-        self.bring(&[id], &holders, MAX_FILE_BYTES, progress)
-            .await?;
-        let version = load(&store, &key, record).await?;
-        let mut objects = version.packs.clone();
-        objects.push(id);
-        let pinned = blocking(move || store.pin_ahead(&pin, &objects)).await?;
-        pinned.map_err(|error| super::stored(&error))?;
+        objects.extend(&version.packs);
+        let kept = blocking(move || keep(&store, &pin, objects)).await?;
+        kept.map_err(|error| super::stored(&error))?;
         Ok(version)
+    }
+
+    /// Says whether what is packed anew is to be read, rather than what was there before.
+    async fn is_better(&self, packed: &[PackId], before: &[PackId], holders: &[NodeId]) -> bool {
+        let Ok(store) = self.volume_store() else {
+            return false;
+        };
+        let missing = store.missing(packed);
+        if missing.is_empty() {
+            return true;
+        }
+        let before = store.missing(before);
+        // Who was away has it as it was.
+        let all_are_there = async |packs: &[PackId]| {
+            let there = self.who_has_what(packs, holders).await;
+            packs
+                .iter()
+                .all(|pack| there.values().any(|one| one == pack))
+        };
+        !before.is_empty() && (all_are_there(&missing).await || !all_are_there(&before).await)
+    }
+
+    /// Brings an object of a version here, pinned with it.
+    pub(super) async fn fetch_object(
+        &self,
+        object: &PackId,
+        pin: &str,
+        holders: &[NodeId],
+        progress: &Progress,
+    ) -> Result<(), ApiError> {
+        let store = self.volume_store()?;
+        if store.has(object) {
+            return Ok(());
+        }
+        let (object, pin) = (*object, pin.to_owned());
+        let kept = blocking(move || keep(&store, &pin, vec![object])).await?;
+        kept.map_err(|error| super::stored(&error))?;
+        self.bring(&[object], holders, MAX_FILE_BYTES, progress)
+            .await
+            .map(drop)
     }
 }
 
-async fn load(
-    store: &rhizome_sandbox::chunks::ChunkStore,
-    key: &rhizome_sandbox::chunks::StoreKey,
+/// Pins packs and objects, here or not, beside what the pin keeps already.
+pub(super) fn keep(store: &ChunkStore, pin: &str, objects: Vec<PackId>) -> Result<(), ChunkError> {
+    let before: BTreeSet<PackId> = store.pinned(pin).unwrap_or_default().into_iter().collect();
+    if objects.iter().all(|object| before.contains(object)) {
+        return Ok(());
+    }
+    let all: Vec<PackId> = before.into_iter().chain(objects).collect();
+    store.pin_ahead(pin, &all)
+}
+
+/// Returns the packs that a version lies in since it was repacked.
+pub(super) async fn load_packed(
+    store: &ChunkStore,
+    key: &StoreKey,
+    version: &VersionId,
+    object: &PackId,
+) -> Result<Vec<PackId>, ApiError> {
+    let (store, key, object) = (store.clone(), key.clone(), *object);
+    let packed = blocking(move || Packed::load(&store, &key, &object)).await?;
+    let packed = packed.map_err(|error| volume(&error))?;
+    if packed.version != *version {
+        return Err(ApiError::bad_request(
+            "what is known of a version's packs is of another version",
+        ));
+    }
+    Ok(packed.packs)
+}
+
+pub(super) async fn load(
+    store: &ChunkStore,
+    key: &StoreKey,
     record: &VersionRecord,
 ) -> Result<Version, ApiError> {
     let (store, key, id) = (store.clone(), key.clone(), record.version);

@@ -103,16 +103,21 @@ impl Node {
         })
     }
 
-    /// Unpins versions; the collector takes their packs where nothing else names them.
-    async fn let_go_of_versions(&self, versions: &[VersionId]) -> Result<(), ApiError> {
+    /// Unpins versions; the collector takes their packs where nothing else names them. Returns how
+    /// many lay here.
+    async fn let_go_of_versions(&self, versions: &[VersionId]) -> Result<u64, ApiError> {
         let store = self.volume_store()?;
         let pins: Vec<_> = versions.iter().map(pin_of).collect();
-        let unpinned = blocking(move || pins.iter().try_for_each(|pin| store.unpin(pin).map(drop)));
+        let unpinned = blocking(move || {
+            let unpin = |gone: u64, pin: &String| Ok(gone + u64::from(store.unpin(pin)?));
+            pins.iter().try_fold(0, unpin)
+        });
         unpinned.await?.map_err(|error| fail::chunks(&error))
     }
 
-    /// Lets go of what others have forgotten.
-    pub(crate) async fn let_go_of_forgotten(&self) -> Result<(), ApiError> {
+    /// Lets go of what others have forgotten; returns how many versions went.
+    pub(crate) async fn let_go_of_forgotten(&self) -> Result<u64, ApiError> {
+        let mut gone = 0;
         let authority = self.replica.authority();
         let spaces = Caller::Owner.spaces(self, &authority)?;
         for known in self.known_volumes(spaces).await? {
@@ -120,16 +125,14 @@ impl Node {
             let needed = known.needed();
             let forgotten = known.forgotten.keys().filter(|one| !needed.contains(*one));
             let forgotten: Vec<_> = forgotten.copied().collect();
-            self.let_go_of_versions(&forgotten).await?;
+            gone += self.let_go_of_versions(&forgotten).await?;
         }
-        Ok(())
+        Ok(gone)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use rhizome_identity::{NodeId, SpaceId};
     use rhizome_sandbox::SandboxId;
 
@@ -155,6 +158,7 @@ mod tests {
             at_ms: n.into(),
             message: String::new(),
             forgotten: false,
+            agent: None,
         };
         let attached = AttachedRecord {
             volume,
@@ -168,19 +172,15 @@ mod tests {
             until_ms: 0,
             attached: true,
         };
-        Known {
-            space: SpaceId::from_bytes([1; 32]),
-            volume: VolumeRecord {
-                volume,
-                name: "work".to_owned(),
-                created_ms: 0,
-            },
-            versions: (1..=5)
-                .map(|n| (id(n), version(n)))
-                .collect::<BTreeMap<_, _>>(),
-            forgotten: BTreeMap::new(),
-            attached: vec![attached],
-        }
+        let record = VolumeRecord {
+            volume,
+            name: "work".to_owned(),
+            created_ms: 0,
+        };
+        let mut known = Known::new(SpaceId::from_bytes([1; 32]), record);
+        known.versions = (1..=5).map(|n| (id(n), version(n))).collect();
+        known.attached.push(attached);
+        known
     }
 
     #[test]

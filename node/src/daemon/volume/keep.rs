@@ -156,11 +156,14 @@ impl Node {
                     continue;
                 }
                 let version = self.open_version(&known, record, &silent()).await?;
-                if !self.volume_store()?.missing(&version.packs).is_empty() {
+                let (store, mut objects) = (self.volume_store()?, version.packs);
+                if !store.missing(&objects).is_empty() {
                     continue;
                 }
+                let packed = known.packed.get(&record.version);
+                objects.extend(packed.filter(|object| store.has(object)));
                 let quiet = silent();
-                let copies = self.replicate_version(&known, record, &version.packs, None, &quiet);
+                let copies = self.replicate_version(&known, record, &objects, None, &quiet);
                 let copies = copies.await;
                 if !copies.holders.is_empty() {
                     let mut record = record.clone();
@@ -183,6 +186,7 @@ impl Node {
         let malformed = |what: &str| ApiError::bad_request(format!("`{what}` is malformed"));
         let space = body.space.parse().map_err(|_| malformed("space"))?;
         self.peer_may(peer, &[space], Role::Writer, "holding a volume's version")?;
+        self.may_store(&space, None).await?;
         if body.packs.len() > MAX_PACKS || body.holders.len() > MAX_HOLDERS {
             return Err(ApiError::bad_request(
                 "the version has too many packs or holders",

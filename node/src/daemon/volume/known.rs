@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use axum::http::StatusCode;
 use rhizome_identity::{NodeId, SpaceId};
 use rhizome_memory::{Kind, ListQuery};
-use rhizome_sandbox::volume::{VersionId, history};
+use rhizome_sandbox::{
+    chunks::PackId,
+    volume::{VersionId, history},
+};
 
 use super::{
     MAX_HOLDERS, MAX_RECORDS, MIN_PREFIX,
@@ -29,10 +32,24 @@ pub(crate) struct Known {
     pub(crate) versions: BTreeMap<VersionId, VersionRecord>,
     /// Versions that were forgotten, and may still lie somewhere.
     pub(crate) forgotten: BTreeMap<VersionId, VersionRecord>,
+    /// The objects that say where versions lie that were repacked.
+    pub(crate) packed: BTreeMap<VersionId, PackId>,
     pub(crate) attached: Vec<AttachedRecord>,
 }
 
 impl Known {
+    /// A volume of which nothing else is known yet.
+    pub(super) fn new(space: SpaceId, volume: VolumeRecord) -> Self {
+        Self {
+            space,
+            volume,
+            versions: BTreeMap::new(),
+            forgotten: BTreeMap::new(),
+            packed: BTreeMap::new(),
+            attached: Vec::new(),
+        }
+    }
+
     /// Returns who may have the packs of a version: those who said that they hold it, and then
     /// the holders of others, which share most of theirs with it; the newest first.
     pub(super) fn holders_of(&self, record: &VersionRecord) -> Vec<NodeId> {
@@ -145,14 +162,7 @@ impl Node {
                 let records: Vec<Record> = items.iter().filter_map(Record::of).collect();
                 for record in &records {
                     if let Record::Volume(volume) = record {
-                        let known = Known {
-                            space,
-                            volume: volume.clone(),
-                            versions: BTreeMap::new(),
-                            forgotten: BTreeMap::new(),
-                            attached: Vec::new(),
-                        };
-                        volumes.insert(volume.volume, known);
+                        volumes.insert(volume.volume, Known::new(space, volume.clone()));
                     }
                 }
                 for record in records {
@@ -164,6 +174,11 @@ impl Node {
                                 } else {
                                     known.versions.insert(version.version, version);
                                 }
+                            }
+                        }
+                        Record::Packed(packed) => {
+                            if let Some(known) = volumes.get_mut(&packed.volume) {
+                                known.packed.insert(packed.version, packed.packs);
                             }
                         }
                         Record::Attached(attached) => {

@@ -1,11 +1,11 @@
-//! What the memory of a space says of its volumes: three kinds of documents.
+//! What the memory of a space says of its volumes: four kinds of documents.
 //!
 //! A record is what some writer of the space said: it is parsed and bounded here, and believed no
 //! further than what is then fetched proves itself.
 
 use std::collections::BTreeMap;
 
-use rhizome_identity::NodeId;
+use rhizome_identity::{AgentId, NodeId};
 use rhizome_memory::{Draft, Kind, MemoryItem};
 use rhizome_sandbox::{SandboxId, chunks::PackId};
 
@@ -57,6 +57,7 @@ impl std::str::FromStr for VolumeId {
 pub(crate) enum Record {
     Volume(VolumeRecord),
     Version(VersionRecord),
+    Packed(PackedRecord),
     Attached(AttachedRecord),
 }
 
@@ -86,6 +87,18 @@ pub(crate) struct VersionRecord {
     pub(crate) message: String,
     /// Whether nobody needs it any more: those who hold it let go of it.
     pub(crate) forgotten: bool,
+    /// The agent in whose sandbox it was made, if in one: it is charged to that one.
+    pub(crate) agent: Option<AgentId>,
+}
+
+/// Where a version lies since it was repacked. Who does not know of it finds the version where it
+/// lay before, for as long as somebody has that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PackedRecord {
+    pub(crate) volume: VolumeId,
+    pub(crate) version: PackId,
+    /// The object that names its packs.
+    pub(crate) packs: PackId,
 }
 
 /// A volume in a sandbox.
@@ -134,9 +147,21 @@ impl Record {
                 if of.forgotten {
                     field("forgotten", "true".to_owned());
                 }
+                if let Some(agent) = of.agent {
+                    field("agent", agent.to_string());
+                }
                 (
                     format!("version {} of volume {}", of.version, of.volume),
                     format!("version {}", of.version),
+                )
+            }
+            Self::Packed(of) => {
+                field("volume", of.volume.to_string());
+                field("version", of.version.to_string());
+                field("packs", of.packs.to_string());
+                (
+                    format!("where version {} of volume {} lies", of.version, of.volume),
+                    format!("packed {}", of.version),
                 )
             }
             Self::Attached(of) => {
@@ -214,6 +239,15 @@ impl Record {
                     Some("true") => true,
                     Some(_) => return None,
                 },
+                agent: match text("agent") {
+                    Some(agent) => Some(agent.parse().ok()?),
+                    None => None,
+                },
+            }),
+            "packed" => Self::Packed(PackedRecord {
+                volume,
+                version: text("version")?.parse().ok()?,
+                packs: text("packs")?.parse().ok()?,
             }),
             "attached" => Self::Attached(AttachedRecord {
                 volume,
@@ -282,6 +316,12 @@ mod tests {
                 at_ms: 10,
                 message: "before the move".into(),
                 forgotten: true,
+                agent: Some(AgentId::from_bytes([6; 32])),
+            }),
+            Record::Packed(PackedRecord {
+                volume,
+                version: id(1),
+                packs: id(5),
             }),
             Record::Attached(AttachedRecord {
                 volume,
@@ -311,7 +351,7 @@ mod tests {
             for name in draft.fields.keys() {
                 let mut fields = draft.fields.clone();
                 fields.remove(name);
-                let is_needed = !["last", "forgotten"].contains(&name.as_str());
+                let is_needed = !["last", "forgotten", "agent"].contains(&name.as_str());
                 assert_eq!(Record::parse(&key, &fields).is_none(), is_needed, "{name}");
                 fields.insert(name.clone(), "x".repeat(5_000));
                 assert_eq!(Record::parse(&key, &fields), None, "{name}");

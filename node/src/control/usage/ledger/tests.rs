@@ -14,6 +14,7 @@ fn account() -> Account {
         agent: Some("mender".into()),
         spaces: vec!["findings".into()],
         sandbox: None,
+        volume: None,
     }
 }
 
@@ -343,4 +344,34 @@ fn many_sandboxes_are_forgotten_singly_before_there_are_too_many_rows() {
         ledger.rows.values().next().unwrap().cpu_ms,
         MAX_ROWS as u64 + 1
     );
+}
+
+#[test]
+fn a_volume_is_charged_for_what_it_holds_over_time() {
+    let mut ledger = Ledger::default();
+    let volume = |bytes: u64, awake_ms: u64| {
+        let mut reading = idle(sandbox(), awake_ms);
+        reading.account.volume = Some("07".repeat(16));
+        reading.usage.disk_bytes = bytes;
+        reading
+    };
+    // A sandbox of the same number beside it is another.
+    let mut beside = idle(sandbox(), 0);
+    beside.usage.disk_bytes = 1 << 20;
+    observe(&mut ledger, NOON, "d", &[volume(64 << 20, 0), beside]);
+    assert_eq!(ledger.held().len(), 2);
+    let held: u64 = ledger.held().values().map(|held| held.disk_bytes).sum();
+    assert_eq!(held, 65 << 20);
+    let later = NOON + 20 * 60_000;
+    observe(&mut ledger, later, "d", &[volume(64 << 20, 20 * 60_000)]);
+    assert_eq!(sum(&ledger).disk_mib_ms, 64 * 20 * 60_000);
+    let rows: Vec<_> = ledger.rows(0, u64::MAX).collect();
+    assert!(
+        rows.iter()
+            .all(|(of, _)| of.volume.is_some() && of.sandbox.is_none())
+    );
+    // When it is gone, nothing is held and its mark goes.
+    observe(&mut ledger, later, "d", &[]);
+    assert!(ledger.held().is_empty());
+    assert_eq!(sum(&ledger).disk_mib_ms, 64 * 20 * 60_000);
 }

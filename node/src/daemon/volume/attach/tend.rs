@@ -2,14 +2,14 @@
 //! were woken, started, or left by a former daemon.
 
 use std::{
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use rhizome_identity::SpaceId;
 use rhizome_sandbox::{SandboxId, SandboxInfo, SandboxState, life::Phase, silent};
 
-use super::{AttachedRecord, LEASE_MS, Node, Record, now_ms};
+use super::{AttachedRecord, LEASE_MS, Node, Record, live::lock, now_ms};
 use crate::{
     daemon::{caller::Caller, sandbox::Bound},
     error::ApiError,
@@ -181,7 +181,7 @@ impl Node {
                 }
             }
             drop(state);
-            let due = *live.due.lock().unwrap_or_else(PoisonError::into_inner);
+            let due = *lock(&live.due);
             if record.every_secs > 0 && record.writable && Instant::now() >= due {
                 let quiet = silent();
                 let taken = self.take_checkpoint(&live, "at an interval", None, &quiet);
