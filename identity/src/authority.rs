@@ -8,7 +8,11 @@
 //! its subject did that the revoker had not seen, and every Grant to that subject that does not
 //! have the Revoke among its ancestors: among concurrent records Revoke beats Grant. Of concurrent
 //! Grants to one node the lower role counts, except that no admin lowers what the root gave.
+//!
+//! A record may also say how far a chain of fragments counts ([`Reach`]): a Revoke by its cuts, a
+//! ForkProof by the place where its author signed two histories. An Amend raises either.
 
+mod chains;
 mod log;
 mod resolve;
 #[cfg(test)]
@@ -16,6 +20,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use chains::{Frozen, Pin, Reach, Revocation};
 pub use log::{Inserted, MAX_RECORDS, MAX_WAITING, RecordLog};
 pub use resolve::resolve;
 
@@ -139,6 +144,9 @@ pub enum Denied {
     /// The agent or its node was revoked.
     #[error("the agent or its node was revoked")]
     Revoked,
+    /// The agent signed two histories: it may not go on in this space.
+    #[error("the agent signed two histories in this space and is frozen there")]
+    Frozen,
 }
 
 /// Why a name is no space.
@@ -194,6 +202,15 @@ pub enum VoidReason {
     /// Another record has decided this already.
     #[error("it was decided already")]
     Taken,
+    /// It shows no contradiction.
+    #[error("the two fragments that it shows do not contradict each other")]
+    NotProven,
+    /// It amends nothing that it could know of and that counts.
+    #[error("what it amends does not count, or is none of its ancestors")]
+    NothingToAmend,
+    /// The root has signed two rotations.
+    #[error("the root has signed two histories of the mesh; nothing is administered since")]
+    Halted,
     /// This version does not act on such records yet; they are kept and replicated.
     #[error("this version does not act on it")]
     Deferred,
@@ -205,6 +222,8 @@ pub struct Authority {
     pub(crate) mesh: Option<MeshId>,
     pub(crate) name: String,
     pub(crate) root: Option<PublicKey>,
+    pub(crate) next_root: Option<Hash>,
+    pub(crate) halted: Vec<RecordId>,
     pub(crate) heads: Vec<RecordId>,
     /// The deepest of the heads, when there are more than a record may name.
     pub(crate) deepest: Option<Vec<RecordId>>,
@@ -217,6 +236,10 @@ pub struct Authority {
     /// All that were wrapped to each: one of them may be bad, another good.
     pub(crate) keys: BTreeMap<NodeId, Vec<(SpaceId, u32, WrappedKey)>>,
     pub(crate) cuts: BTreeMap<(AgentId, SpaceId), (u64, Hash)>,
+    pub(crate) frozen: BTreeMap<(AgentId, SpaceId), Frozen>,
+    pub(crate) revocations: Vec<Revocation>,
+    /// Everyone who was ever certified, with the keys through which it was.
+    pub(crate) authors: BTreeMap<AgentId, (String, BTreeSet<PublicKey>)>,
     pub(crate) revoked: BTreeSet<PublicKey>,
     pub(crate) void: Vec<(RecordId, VoidReason)>,
 }
@@ -235,6 +258,17 @@ impl Authority {
     /// Returns the root key.
     pub fn root(&self) -> Option<PublicKey> {
         self.root
+    }
+
+    /// Returns what the next root key has to hash to ([`crate::issue::next_root_hash`]).
+    pub fn next_root(&self) -> Option<Hash> {
+        self.next_root
+    }
+
+    /// Returns the rotations by which the root made two histories of the mesh; none, mostly. While
+    /// there are any, nothing that takes an admin has effect.
+    pub fn halted(&self) -> &[RecordId] {
+        &self.halted
     }
 
     /// Returns the records in effect from which no other such record descends, ascending.
@@ -326,6 +360,9 @@ impl Authority {
         // The newest certificate speaks first; an older one may still allow it.
         for cert in certs.iter().rev().filter(|cert| cert.node == *node) {
             match self.cert_allows(cert, space, at_ms) {
+                Ok(_) if self.frozen.contains_key(&(*agent, *space)) => {
+                    return Err(Denied::Frozen);
+                }
                 Ok(proof) => return Ok(proof),
                 Err(why) if denied == Denied::NotCertifiedBy => denied = why,
                 Err(_) => {}
@@ -363,13 +400,6 @@ impl Authority {
         Ok(Proof {
             chain: chain.collect(),
         })
-    }
-
-    /// Returns the last fragment of `agent` in `space` that a revocation left valid, if there is one.
-    ///
-    /// `None` where [`Self::may_write`] says [`Denied::Revoked`] means that nothing is left.
-    pub fn cut(&self, agent: &AgentId, space: &SpaceId) -> Option<(u64, Hash)> {
-        self.cuts.get(&(*agent, *space)).copied()
     }
 
     /// Returns an invite.

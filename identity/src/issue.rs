@@ -3,15 +3,24 @@
 //! Every function checks against the [`Authority`] it is handed that the record will have effect,
 //! so that a user learns at once what a peer's `resolve` would find.
 
+mod end;
+mod key;
+mod root;
+
+pub use end::{MAX_CUTS, amend, prove_fork, revoke};
+pub use key::rotate_key;
+pub use root::{next_root_hash, rotate_root};
+
 use crate::{
-    authority::{Authority, wrap_context},
+    authority::{Authority, MAX_CERT_DEPTH, wrap_context},
     epoch::{SpaceKey, WrapError, wrap_key},
-    id::{AgentId, Hash, InviteId, MeshId, NodeId, PublicKey, RecordId, SpaceId},
+    id::{InviteId, MeshId, NodeId, PublicKey, RecordId, SpaceId},
     invite::{Invite, InviteEndpoint},
     keys::{AgentKey, NodeKey, RootKey, SecretKey, fill_random},
     record::{
-        AgentCert, Genesis, Grant, InviteClose, InviteOpen, MAX_PARENTS, NodeWrap, RECORD_VERSION,
-        Record, RecordBody, RecordError, Revoke, SignedRecord, SpaceCreate, SpaceGrant, Verbs,
+        AgentCert, ForkError, Genesis, Grant, InviteClose, InviteOpen, MAX_PARENTS, NodeWrap,
+        RECORD_VERSION, Record, RecordBody, RecordError, SignedRecord, SpaceCreate, SpaceGrant,
+        Verbs,
     },
     role::Role,
 };
@@ -37,6 +46,21 @@ pub enum IssueError {
     /// This node does not hold the key of a space it would hand on.
     #[error("this node does not hold the key of space `{0}`")]
     NoKey(SpaceId),
+    /// The root has signed two histories of the mesh.
+    #[error("the root has signed two histories of the mesh, so nothing is administered any more")]
+    Halted,
+    /// The key is not the one that the current root committed to.
+    #[error("this is not the key that was chosen to be the next root")]
+    NotNextRoot,
+    /// No such revocation or fork stands.
+    #[error("there is no such revocation or fork to amend")]
+    NothingToAmend,
+    /// Two fragments that are shown do not contradict each other.
+    #[error("the two fragments prove nothing")]
+    Fork(#[from] ForkError),
+    /// The certificate would give more than its issuer has.
+    #[error("it would give more than the agent that gives it has: {0}")]
+    TooWide(&'static str),
     /// The other node's id is no public key.
     #[error("a space key could not be wrapped")]
     Wrap(#[from] WrapError),
@@ -55,15 +79,20 @@ impl IssueError {
             }
             Self::UnknownSpace(_) => Some("list the spaces with `rhizome space list`"),
             Self::NoKey(_) => Some("wait until this node is in sync, or ask another admin"),
-            Self::Wrap(_) => None,
+            Self::Halted => {
+                Some("`rhizome member list` shows both records; found a new mesh to go on")
+            }
+            Self::NotNextRoot => {
+                Some("use the next root key that was kept since the last rotation")
+            }
+            Self::NothingToAmend => {
+                Some("`rhizome member show` lists what stands against a member")
+            }
+            Self::TooWide(_) => Some("give it fewer spaces and verbs, or less time"),
+            Self::Wrap(_) | Self::Fork(_) => None,
             Self::Record(_) => Some("names have 1 to 64 bytes and no control characters"),
         }
     }
-}
-
-/// Returns the hash by which a genesis commits to the next root key.
-pub fn next_root_hash(next_root: &PublicKey) -> Hash {
-    Hash::keyed("rhizome 2026-11-30 next root", next_root.as_bytes())
 }
 
 /// Founds a mesh: its Genesis, and a Grant that makes `node` its first admin.
@@ -121,7 +150,7 @@ pub fn create_space(
     name: &str,
     now_ms: u64,
 ) -> Result<(SignedRecord, SpaceKey), IssueError> {
-    let mesh = authority.mesh().ok_or(IssueError::NoMesh)?;
+    let mesh = administered(authority)?;
     if !is_mesh_admin(authority, &node.id()) {
         return Err(IssueError::NotAllowed {
             what: "create a space",
@@ -178,7 +207,7 @@ pub fn open_invite(
     params: InviteParams,
     now_ms: u64,
 ) -> Result<(SignedRecord, Invite), IssueError> {
-    let mesh = authority.mesh().ok_or(IssueError::NoMesh)?;
+    let mesh = administered(authority)?;
     let mut spaces = params.spaces;
     spaces.sort_unstable();
     spaces.dedup();
@@ -217,7 +246,7 @@ pub fn close_invite(
     invite: InviteId,
     now_ms: u64,
 ) -> Result<SignedRecord, IssueError> {
-    let mesh = authority.mesh().ok_or(IssueError::NoMesh)?;
+    let mesh = administered(authority)?;
     let own = authority
         .invite(&invite)
         .is_some_and(|state| state.issuer == node.id());
@@ -256,7 +285,7 @@ pub fn grant(
     invite: Option<InviteId>,
     now_ms: u64,
 ) -> Result<SignedRecord, IssueError> {
-    let mesh = authority.mesh().ok_or(IssueError::NoMesh)?;
+    let mesh = administered(authority)?;
     may_grant(authority, &node.id(), spaces, role, "grant")?;
     let mut grants = Vec::with_capacity(spaces.len());
     for space in spaces {
@@ -356,46 +385,79 @@ pub fn certify_agent(
     )
 }
 
-/// Ends what `subject`, an agent or a node, may do. Nothing it wrote stays valid.
+/// What an agent may do for another one.
+#[derive(Debug, Clone)]
+pub struct AgentScope {
+    /// The spaces it may act in; all of its issuer's if absent.
+    pub spaces: Option<Vec<SpaceId>>,
+    /// What it may do there.
+    pub verbs: Verbs,
+    /// Until when, in Unix milliseconds; as long as its issuer if absent.
+    pub not_after_ms: Option<u64>,
+}
+
+/// Certifies an agent by another one, `by`, for at most what that one may do itself.
+///
+/// The new agent acts for the same node, and falls with `by` and with whoever certified that one.
 ///
 /// # Errors
-/// [`IssueError::NotAllowed`] unless it is an agent that `node` certified, or `node` is an admin of
-/// the mesh and `subject` is neither another one nor another one's agent.
-pub fn revoke(
-    node: &NodeKey,
+/// [`IssueError::NotAllowed`] unless `by` may certify others, [`IssueError::TooWide`] if the scope
+/// is wider than its own, or four certificates stand between it and the node already.
+pub fn certify_sub_agent(
+    by: &AgentKey,
     authority: &Authority,
-    subject: PublicKey,
-    reason: &str,
+    agent: &AgentKey,
+    name: &str,
+    scope: AgentScope,
     now_ms: u64,
 ) -> Result<SignedRecord, IssueError> {
     let mesh = authority.mesh().ok_or(IssueError::NoMesh)?;
-    let agent = authority.agent(&AgentId::from_bytes(*subject.as_bytes()));
-    let member = NodeId::from_bytes(*subject.as_bytes());
-    let host = agent.map_or(member, |agent| agent.node);
-    let is_own = agent.is_some() && host == node.id();
-    let is_other_admins = host != node.id() && is_mesh_admin(authority, &host);
-    if !is_own && (!is_mesh_admin(authority, &node.id()) || is_other_admins) {
-        return Err(IssueError::NotAllowed {
-            what: "revoke it",
-            needed: Role::Admin,
-        });
+    let info = authority
+        .agent(&by.id())
+        .filter(|info| info.verbs.includes(Verbs::CERTIFY))
+        .ok_or(IssueError::NotAllowed {
+            what: "certify an agent",
+            needed: Role::Relay,
+        })?;
+    if info.chain.len() >= MAX_CERT_DEPTH {
+        return Err(IssueError::TooWide("its chain of certificates is full"));
     }
-    // The revocation is made in knowledge of what it ends.
-    let needed: Vec<RecordId> = match agent {
-        Some(agent) => agent.chain.last().copied().into_iter().collect(),
-        None => authority
-            .member(&member)
-            .map(|member| member.grant)
-            .into_iter()
-            .collect(),
+    let inherited = || {
+        info.spaces
+            .as_ref()
+            .map(|own| own.iter().copied().collect())
     };
-    let parents = parents(authority, &node.public(), &needed);
-    let body = RecordBody::Revoke(Revoke {
-        subject,
-        cuts: Vec::new(),
-        reason: reason.to_owned(),
-    });
-    sign(node.secret(), mesh, parents, body, now_ms)
+    let mut spaces: Option<Vec<SpaceId>> = scope.spaces.or_else(inherited);
+    if let Some(spaces) = &mut spaces {
+        spaces.sort_unstable();
+        spaces.dedup();
+    }
+    let is_within = |space: &SpaceId| match &info.spaces {
+        Some(own) => own.contains(space),
+        None => authority.space(space).is_some(),
+    };
+    if !spaces.iter().flatten().all(is_within) {
+        return Err(IssueError::TooWide("a space"));
+    }
+    if !info.verbs.includes(scope.verbs) {
+        return Err(IssueError::TooWide("a verb"));
+    }
+    let not_after_ms = scope.not_after_ms.or(info.not_after_ms);
+    if info.not_after_ms < not_after_ms && info.not_after_ms.is_some() {
+        return Err(IssueError::TooWide("time"));
+    }
+    let cert = AgentCert {
+        agent: agent.id(),
+        name: name.to_owned(),
+        spaces,
+        verbs: scope.verbs,
+        not_after_ms,
+        possession: agent.sign(&possession_message(&mesh, &by.public())),
+    };
+    let needed: Vec<RecordId> = info.chain.last().copied().into_iter().collect();
+    let parents = parents(authority, &by.public(), &needed);
+    let body = RecordBody::AgentCert(cert);
+    sign(by.secret(), mesh, parents, body, now_ms)
 }
 
 /// Returns what an agent's key signs to agree to be certified by `issuer`.
@@ -406,6 +468,14 @@ pub fn possession_message(mesh: &MeshId, issuer: &PublicKey) -> Vec<u8> {
         issuer.as_bytes(),
     ]
     .concat()
+}
+
+/// Returns the mesh, if anything can be administered in it.
+fn administered(authority: &Authority) -> Result<MeshId, IssueError> {
+    if !authority.halted().is_empty() {
+        return Err(IssueError::Halted);
+    }
+    authority.mesh().ok_or(IssueError::NoMesh)
 }
 
 fn is_mesh_admin(authority: &Authority, node: &NodeId) -> bool {

@@ -32,8 +32,8 @@ pub mod record;
 pub mod role;
 
 pub use authority::{
-    AgentInfo, Authority, Denied, Inserted, InviteState, Member, Proof, RecordLog, SpaceInfo,
-    SpaceLookupError, VoidReason, resolve,
+    AgentInfo, Authority, Denied, Frozen, Inserted, InviteState, Member, Pin, Proof, Reach,
+    RecordLog, Revocation, SpaceInfo, SpaceLookupError, VoidReason, resolve,
 };
 pub use envelope::{Domain, EnvelopeError, Sealed, parse, seal, verify_batch};
 pub use epoch::{
@@ -45,5 +45,8 @@ pub use issue::{InviteParams, IssueError};
 pub use keyfile::KeyFileError;
 pub use keys::{AgentKey, NodeKey, RootKey, SecretKey};
 pub use node_info::{NodeInfo, NodeInfoError};
-pub use record::{Record, RecordBody, RecordError, SignedRecord, Verbs};
+pub use record::{
+    FRAGMENT_DOMAIN, ForkProof, Forked, MAX_FRAGMENT_ENVELOPE, Record, RecordBody, RecordError,
+    SignedRecord, Verbs,
+};
 pub use role::Role;

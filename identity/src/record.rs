@@ -5,7 +5,10 @@
 //! Kinds and fields that this version does not know are kept byte for byte, replicated and
 //! listed as deferred, so that a newer node's decisions survive an older node.
 
-use std::{cmp::Ordering, sync::Arc};
+use std::{
+    cmp::Ordering,
+    sync::{Arc, OnceLock},
+};
 
 use crate::{
     cbor::CborError,
@@ -16,6 +19,7 @@ use crate::{
 
 mod body;
 pub(crate) mod codec;
+mod fork;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +28,7 @@ pub use body::{
     KeyEpoch, NodeWrap, RecordBody, Revoke, RotateRoot, SpaceCreate, SpaceGrant, UnknownBody,
     Verbs,
 };
+pub use fork::{FRAGMENT_DOMAIN, ForkError, Forked, MAX_FRAGMENT_ENVELOPE};
 
 /// The largest signed record, in bytes.
 pub const MAX_RECORD_BYTES: usize = 64 * 1024;
@@ -94,6 +99,8 @@ struct Inner {
     record: Record,
     understood: bool,
     bytes: Vec<u8>,
+    /// What a ForkProof shows; its signatures are checked once, when somebody asks.
+    forked: OnceLock<Option<Forked>>,
 }
 
 impl SignedRecord {
@@ -111,6 +118,7 @@ impl SignedRecord {
             record,
             understood,
             bytes: bytes.to_vec(),
+            forked: OnceLock::new(),
         })))
     }
 
@@ -137,6 +145,7 @@ impl SignedRecord {
             record,
             understood: true,
             bytes,
+            forked: OnceLock::new(),
         })))
     }
 
@@ -163,6 +172,15 @@ impl SignedRecord {
     /// Whether every field is known to this version.
     pub fn is_understood(&self) -> bool {
         self.0.understood
+    }
+
+    /// Returns what the record proves, if it is a ForkProof that holds.
+    pub fn forked(&self) -> Option<Forked> {
+        let check = || match &self.0.record.body {
+            RecordBody::ForkProof(proof) => proof.check().ok(),
+            _ => None,
+        };
+        *self.0.forked.get_or_init(check)
     }
 
     /// Returns the mesh the record belongs to; a Genesis names it by its own hash.

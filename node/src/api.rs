@@ -14,6 +14,7 @@ pub(crate) mod idempotency;
 mod image_routes;
 mod lifecycle_routes;
 pub(crate) mod listen;
+mod member_routes;
 mod memory_routes;
 mod mesh_routes;
 mod network_routes;

@@ -13,8 +13,8 @@ pub(crate) use self::ui::utc;
 use self::{
     client::Client,
     commands::{
-        agent, api, audit, context, daemon, e2b, image, invite, mcp, memory, mesh, node, quota,
-        resume, runtime, sandbox, secret, snapshot, space, token, usage, volume,
+        agent, api, audit, context, daemon, e2b, image, invite, mcp, member, memory, mesh, node,
+        quota, resume, root, runtime, sandbox, secret, snapshot, space, token, usage, volume,
     },
     failure::Failure,
     ui::Ui,
@@ -92,6 +92,12 @@ Without a daemon nobody heeds leases: before removing a node for good, use `--sa
     /// Make and list agents
     #[command(subcommand)]
     Agent(agent::Verb),
+    /// List, approve, revoke and restore the members of the mesh
+    #[command(subcommand)]
+    Member(member::Verb),
+    /// Replace the root of the mesh
+    #[command(subcommand)]
+    Root(root::Verb),
     /// Publish, recall and watch memories
     #[command(subcommand)]
     Memory(memory::Verb),
@@ -216,6 +222,8 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Resume(args) => resume::run(context, args).await,
         Command::Space(verb) => space::run(context, verb).await,
         Command::Agent(verb) => agent::run(context, verb).await,
+        Command::Member(verb) => member::run(context, verb).await,
+        Command::Root(verb) => root::run(context, verb).await,
         Command::Memory(verb) => memory::run(context, verb).await,
         Command::Mcp(args) => mcp::run(context, args).await,
         Command::Context(verb) => context::run(context, verb).await,

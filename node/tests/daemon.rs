@@ -32,6 +32,8 @@ mod invites;
 mod lifecycle;
 #[path = "daemon/mcp.rs"]
 mod mcp;
+#[path = "daemon/member.rs"]
+mod member;
 #[path = "daemon/mesh.rs"]
 mod mesh;
 #[path = "daemon/network.rs"]

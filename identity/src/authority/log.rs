@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Authority, resolve};
 use crate::{
-    id::{MeshId, PublicKey, RecordId},
+    id::{Hash, MeshId, PublicKey, RecordId},
+    issue::next_root_hash,
     record::{RecordBody, RecordError, SignedRecord},
 };
 
@@ -35,6 +36,8 @@ pub struct RecordLog {
     heads: BTreeSet<RecordId>,
     /// Everyone a record has ever let sign: the root, nodes, agents. Revocation does not shrink it.
     signers: BTreeSet<PublicKey>,
+    /// The hashes of the root keys that were chosen in advance.
+    next_roots: BTreeSet<Hash>,
     waiting: BTreeMap<RecordId, SignedRecord>,
 }
 
@@ -127,16 +130,26 @@ impl RecordLog {
                 }
                 self.mesh = Some(record.mesh());
             }
+            RecordBody::RotateRoot(_)
+                if self.next_roots.contains(&next_root_hash(&record.signer())) => {}
             _ if !self.signers.contains(&record.signer()) => {
                 return Err(RecordError::Malformed("its signer was never let in"));
             }
             _ => {}
         }
         match &record.record().body {
-            RecordBody::Genesis(genesis) => drop(self.signers.insert(genesis.root)),
+            RecordBody::Genesis(genesis) => {
+                self.next_roots.insert(genesis.next_root_hash);
+                self.signers.insert(genesis.root);
+            }
             RecordBody::Grant(grant) => drop(self.signers.insert(grant.node.into())),
             RecordBody::AgentCert(cert) => drop(self.signers.insert(cert.agent.into())),
-            RecordBody::RotateRoot(_) => drop(self.signers.insert(record.signer())),
+            RecordBody::RotateRoot(rotate)
+                if self.next_roots.contains(&next_root_hash(&record.signer())) =>
+            {
+                self.next_roots.insert(rotate.next_root_hash);
+                self.signers.insert(record.signer());
+            }
             _ => {}
         }
         for parent in &record.record().parents {

@@ -9,7 +9,8 @@
 //! root's, which nobody revokes; those of admins, whom the root alone makes and revokes; those of
 //! nodes over their own agents. So three walks find the ones that stand, and a fourth the rest. A
 //! stratum without revocations changes nothing for the next, which needs no walk of its own then:
-//! mostly there is one in all.
+//! mostly there is one in all. Which key is the root when is settled before all of them (`roots`):
+//! it depends on nothing else. Where chains are cut decides about no record and comes last (`cuts`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,18 +20,21 @@ use crate::{
     id::{AgentId, Hash, InviteId, MeshId, NodeId, PublicKey, RecordId, SpaceId},
     issue::possession_message,
     record::{
-        AgentCert, Genesis, Grant, InviteOpen, KeyEpoch, RecordBody, Revoke, SignedRecord,
-        SpaceCreate, Verbs,
+        AgentCert, Amend, Forked, Genesis, Grant, InviteOpen, KeyEpoch, RecordBody, Revoke,
+        SignedRecord, SpaceCreate, Verbs,
     },
     role::Role,
 };
 
+mod cuts;
 mod outcome;
 mod past;
 mod rights;
+mod roots;
 mod standing;
 
 use past::Past;
+use roots::Roots;
 use standing::{Revokes, Right, Standing};
 
 type Records = BTreeMap<RecordId, SignedRecord>;
@@ -50,10 +54,11 @@ pub fn resolve(records: &Records) -> Authority {
         return Authority::default();
     };
     let past = Past::of(records, id);
+    let roots = Roots::of(records, &past, genesis);
     let mut standing = Revokes::default();
     let mut strata = [Right::Root, Right::Admin, Right::Node].into_iter();
     loop {
-        let mut walk = Walk::new(records, &past, &standing, genesis, id);
+        let mut walk = Walk::new(records, &past, &roots, &standing, id);
         walk.run();
         let revokes = strata.find_map(|right| {
             let found = walk.found.by(right);
@@ -96,8 +101,8 @@ struct Invite<'a> {
 struct Walk<'a> {
     records: &'a Records,
     past: &'a Past,
+    roots: &'a Roots,
     standing: &'a Revokes,
-    root: PublicKey,
     mesh: MeshId,
     /// Grants that were valid when they were made, in order.
     grants: BTreeMap<NodeId, Vec<(usize, &'a Grant)>>,
@@ -105,6 +110,9 @@ struct Walk<'a> {
     invites: BTreeMap<InviteId, Invite<'a>>,
     certs: BTreeMap<AgentId, Vec<Cert>>,
     found: Revokes,
+    /// What raises cuts, by the place of the Revoke or ForkProof it is about.
+    amends: BTreeMap<usize, Vec<(usize, &'a Amend)>>,
+    forks: BTreeMap<(AgentId, SpaceId), Vec<(usize, Forked)>>,
     void: BTreeMap<RecordId, VoidReason>,
 }
 
@@ -112,21 +120,23 @@ impl<'a> Walk<'a> {
     fn new(
         records: &'a Records,
         past: &'a Past,
+        roots: &'a Roots,
         standing: &'a Revokes,
-        genesis: &Genesis,
         id: RecordId,
     ) -> Walk<'a> {
         Walk {
             records,
             past,
+            roots,
             standing,
-            root: genesis.root,
             mesh: MeshId::from_bytes(*id.as_bytes()),
             grants: BTreeMap::new(),
             spaces: BTreeMap::new(),
             invites: BTreeMap::new(),
             certs: BTreeMap::new(),
             found: Revokes::default(),
+            amends: BTreeMap::new(),
+            forks: BTreeMap::new(),
             void: BTreeMap::new(),
         }
     }
@@ -149,6 +159,9 @@ impl<'a> Walk<'a> {
         if !signed.is_understood() && !restricts {
             return Err(VoidReason::Deferred);
         }
+        if takes_an_admin(body) && self.roots.halts(self.past, at) {
+            return Err(VoidReason::Halted);
+        }
         match body {
             // There is one genesis: its id is the mesh.
             RecordBody::Genesis(_) => Ok(()),
@@ -168,8 +181,12 @@ impl<'a> Walk<'a> {
             }
             RecordBody::AgentCert(cert) => self.certificate(at, signed, cert),
             RecordBody::Revoke(revoke) => self.revoke(at, &signer, revoke),
+            RecordBody::Amend(amend) => self.amend(at, &signer, amend),
             RecordBody::KeyEpoch(epoch) => self.key_epoch(at, &signer, epoch),
-            _ => Err(VoidReason::Deferred),
+            RecordBody::RotateRoot(_) if self.roots.is_rotation(at) => Ok(()),
+            RecordBody::RotateRoot(_) => Err(VoidReason::NotAllowed),
+            RecordBody::ForkProof(_) => self.fork(at, signed),
+            RecordBody::Checkpoint(_) | RecordBody::Unknown(_) => Err(VoidReason::Deferred),
         }
     }
 
@@ -181,8 +198,11 @@ impl<'a> Walk<'a> {
             .chain([grant.role]);
         let gives = roles.max().unwrap_or(grant.role);
         // Owner is the root alone; admins are the root's to make.
-        if gives >= Role::Owner || (gives.can_grant() && *signer != self.root) {
+        if gives >= Role::Owner {
             return Err(VoidReason::NotAllowed);
+        }
+        if gives.can_grant() && !self.is_root(signer, at) {
+            return Err(self.refusal(signer, at));
         }
         self.may_let_in(at, signer, grant.spaces.iter().map(|space| &space.space))?;
         if let Some(invite) = &grant.invite {
@@ -217,6 +237,7 @@ impl<'a> Walk<'a> {
         grant: &Grant,
     ) -> Result<(), VoidReason> {
         let is_member = self.is_member(&grant.node, Some(at));
+        let by_root = self.is_root(signer, at);
         let past = self.past;
         let invite = self
             .invites
@@ -224,7 +245,7 @@ impl<'a> Walk<'a> {
             .filter(|invite| past.has(at, invite.at));
         let invite = invite.ok_or(VoidReason::NoSuchInvite)?;
         let is_open = !invite.closes.iter().any(|close| past.has(at, *close));
-        let is_theirs = invite.issuer == *signer || *signer == self.root;
+        let is_theirs = invite.issuer == *signer || by_root;
         let covers = |space: &SpaceId| invite.open.spaces.binary_search(space).is_ok();
         let is_covered =
             gives <= invite.open.role && grant.spaces.iter().all(|given| covers(&given.space));
@@ -250,7 +271,7 @@ impl<'a> Walk<'a> {
     ) -> Result<(), VoidReason> {
         let signer = signed.signer();
         // The root is no node, so it could hold no role in its space.
-        if signer == self.root || !self.is_admin(&signer, Some(at)) {
+        if self.is_root(&signer, at) || !self.is_admin(&signer, Some(at)) {
             return Err(self.refusal(&signer, at));
         }
         let space = Space {
@@ -271,7 +292,7 @@ impl<'a> Walk<'a> {
         open: &'a InviteOpen,
     ) -> Result<(), VoidReason> {
         // The root is kept offline: it lets nobody in by a connection.
-        if *signer == self.root || open.role.can_grant() {
+        if self.is_root(signer, at) || open.role.can_grant() {
             return Err(VoidReason::NotAllowed);
         }
         self.may_let_in(at, signer, open.spaces.iter())?;
@@ -370,9 +391,14 @@ impl<'a> Walk<'a> {
     }
 
     fn revoke(&mut self, at: usize, signer: &PublicKey, revoke: &Revoke) -> Result<(), VoidReason> {
-        let right = if *signer == self.root {
+        // What an earlier walk found to stand is not judged by what it has ended itself.
+        if self.standing.has(&revoke.subject, at) {
+            return Ok(());
+        }
+        let is_halted = self.roots.halts(self.past, at);
+        let right = if self.is_root(signer, at) && !is_halted {
             Right::Root
-        } else if self.is_admin(signer, Some(at)) {
+        } else if self.is_admin(signer, Some(at)) && !is_halted {
             self.may_revoke(at, signer, &revoke.subject)?;
             Right::Admin
         } else {
@@ -382,7 +408,11 @@ impl<'a> Walk<'a> {
                 PublicKey::from(cert.info.node) == *signer && self.is_line_live(cert, Some(at))
             });
             if !is_own {
-                return Err(self.refusal(signer, at));
+                return Err(if is_halted {
+                    VoidReason::Halted
+                } else {
+                    self.refusal(signer, at)
+                });
             }
             Right::Node
         };
@@ -445,6 +475,28 @@ impl<'a> Walk<'a> {
         }
         space.epochs.insert(epoch.epoch, (at, epoch));
         Ok(())
+    }
+}
+
+/// Whether a record decides over others than its signer's own agents.
+///
+/// A node goes on certifying and ending its own agents whatever becomes of the root. A Revoke is
+/// looked at more closely, by whose right it was made.
+fn takes_an_admin(body: &RecordBody) -> bool {
+    match body {
+        RecordBody::Grant(_)
+        | RecordBody::SpaceCreate(_)
+        | RecordBody::InviteOpen(_)
+        | RecordBody::InviteClose(_)
+        | RecordBody::Amend(_)
+        | RecordBody::KeyEpoch(_)
+        | RecordBody::RotateRoot(_) => true,
+        RecordBody::Genesis(_)
+        | RecordBody::AgentCert(_)
+        | RecordBody::Revoke(_)
+        | RecordBody::ForkProof(_)
+        | RecordBody::Checkpoint(_)
+        | RecordBody::Unknown(_) => false,
     }
 }
 

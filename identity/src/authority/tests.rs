@@ -6,11 +6,15 @@ use crate::{
     issue::{self, InviteParams, IssueError},
     keys::{AgentKey, RootKey, SecretKey},
     record::{
-        AgentCert, Cut, Grant, RecordBody, RecordError, Revoke, SignedRecord, SpaceGrant, Verbs,
+        AgentCert, Amend, Cut, FRAGMENT_DOMAIN, ForkProof, Grant, RecordBody, RecordError, Revoke,
+        RotateRoot, SignedRecord, SpaceGrant, Verbs,
     },
 };
 
 mod ancestry;
+mod chains;
+mod model;
+mod roots;
 
 const NOW: u64 = 1_000_000;
 
@@ -142,6 +146,51 @@ fn revoke(subject: PublicKey, cuts: Vec<Cut>) -> RecordBody {
         cuts,
         reason: "lost".into(),
     })
+}
+
+fn amend(revoke: RecordId, cuts: Vec<Cut>) -> RecordBody {
+    RecordBody::Amend(Amend { revoke, cuts })
+}
+
+fn rotate(root: &RootKey, next: &SecretKey) -> RecordBody {
+    RecordBody::RotateRoot(RotateRoot {
+        root: root.public(),
+        next_root_hash: issue::next_root_hash(&next.public()),
+    })
+}
+
+/// The envelope of a fragment, as far as anybody looks at it here; `says` makes it one of its own.
+fn fragment(
+    mesh: MeshId,
+    agent: &AgentKey,
+    space: SpaceId,
+    seq: u64,
+    prev: Option<Hash>,
+    says: u32,
+) -> (Vec<u8>, Hash) {
+    let mut payload = Vec::new();
+    let mut e = minicbor::Encoder::new(&mut payload);
+    e.array(8).unwrap().u8(1).unwrap();
+    e.encode(mesh).unwrap().encode(space).unwrap();
+    e.encode(agent.id()).unwrap();
+    e.encode(NodeId::from_bytes([0; 32])).unwrap();
+    e.u64(seq).unwrap();
+    match prev {
+        Some(prev) => e.encode(prev).unwrap(),
+        None => e.null().unwrap(),
+    };
+    e.u32(says).unwrap();
+    let envelope = crate::envelope::seal(agent.secret(), FRAGMENT_DOMAIN, &payload);
+    (envelope, Hash::of(&payload))
+}
+
+/// A proof that `agent` said two things at `seq`, and their ids, the lower first.
+fn forked(mesh: &Mesh, agent: &AgentKey, seq: u64, says: [u32; 2]) -> (ForkProof, [Hash; 2]) {
+    let mesh_id = mesh.authority().mesh().unwrap();
+    let prev = (seq > 0).then(|| Hash::of(&seq.to_be_bytes()));
+    let [a, b] = says.map(|says| fragment(mesh_id, agent, mesh.space, seq, prev, says));
+    let proof = ForkProof { a: a.0, b: b.0 };
+    (proof, [a.1.min(b.1), a.1.max(b.1)])
 }
 
 #[test]

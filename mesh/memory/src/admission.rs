@@ -9,13 +9,14 @@ mod verdict;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use rhizome_identity::{AgentId, Authority, Hash, SpaceId, verify_batch};
+use rhizome_identity::{AgentId, Authority, Denied, Hash, Reach, SpaceId, verify_batch};
 
 pub use self::verdict::{Missing, RejectReason, Verdict};
 use crate::{
     Fragment, FragmentId,
-    chain::{Chain, Position},
+    chain::{Chain, Position, is_within},
     fragment::DOMAIN,
+    store::{Row, RowKind},
 };
 
 /// How many fragments of one author may wait for an earlier one.
@@ -28,6 +29,38 @@ pub const MAX_HELD_BYTES: usize = 32 * 1024 * 1024;
 pub const MAX_AWAITING_AUTHORITY: usize = 512;
 /// How many of those may be of one author.
 pub const MAX_AWAITING_AUTHORITY_PER_AUTHOR: usize = 64;
+
+/// A committed fragment by its place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Link {
+    pub(crate) author: AgentId,
+    pub(crate) space: SpaceId,
+    pub(crate) seq: u64,
+    pub(crate) id: FragmentId,
+    pub(crate) prev: Option<FragmentId>,
+}
+
+impl Link {
+    /// Returns the place of a stored fragment; `None` if the row is of something else.
+    pub(crate) fn of_row(row: &Row) -> Option<Self> {
+        match &row.kind {
+            RowKind::Fragment {
+                space,
+                author,
+                seq,
+                prev,
+                ..
+            } => Some(Self {
+                author: *author,
+                space: *space,
+                seq: *seq,
+                id: row.id.into(),
+                prev: *prev,
+            }),
+            _ => None,
+        }
+    }
+}
 
 /// The chains of every author in every space, and the fragments that wait to join one.
 #[derive(Debug, Default, Clone)]
@@ -188,13 +221,16 @@ impl Admission {
         self.chain(author, space)?.gap()
     }
 
-    /// Returns every author's head in a space, in the order of the authors' ids.
+    /// Returns the last fragment that counts of every author in a space, in the order of their ids.
     pub fn heads(&self, space: &SpaceId) -> impl Iterator<Item = (AgentId, u64, FragmentId)> + '_ {
         let first = (*space, AgentId::from_bytes([0; 32]));
         let last = (*space, AgentId::from_bytes([0xff; 32]));
         self.chains
             .range(first..=last)
-            .filter_map(|((_, author), chain)| chain.head().map(|(seq, id)| (*author, seq, id)))
+            .filter_map(|((_, author), chain)| {
+                let (seq, id) = chain.valid_head()?;
+                Some((*author, seq, id))
+            })
     }
 
     /// Returns a hash over the heads of a space: equal where the same fragments are.
@@ -229,6 +265,129 @@ impl Admission {
         let mut awaiting = self.awaiting_authority.iter();
         let found = awaiting.find(|fragment| fragment.id == *id)?;
         Some((found.clone(), Missing::Authority))
+    }
+
+    /// Sets how far every chain counts, as the authority log says it now; returns the chains of
+    /// which something else counts than before.
+    pub fn authority_pins(&mut self, authority: &Authority) -> Vec<(SpaceId, AgentId)> {
+        for (author, space) in authority.pinned() {
+            self.chains.entry((*space, *author)).or_default();
+        }
+        let mut changed = Vec::new();
+        let mut contradicted = Vec::new();
+        for ((space, author), chain) in &mut self.chains {
+            let reach = authority.reach(author, space);
+            if reach == chain.reach() {
+                continue;
+            }
+            chain.set_reach(reach);
+            let held = chain.contradicted().into_iter();
+            contradicted.extend(held.map(|seq| (*space, *author, seq)));
+            changed.push((*space, *author));
+        }
+        self.drop_held(contradicted);
+        changed
+    }
+
+    /// Learns from a fragment, whose signature need not be checked, which one comes before it in a
+    /// pinned history; returns whether something left the chain because it contradicts that.
+    ///
+    /// Of a batch, show the latest first.
+    pub fn learn(&mut self, fragment: &Fragment) -> bool {
+        let header = &fragment.header;
+        let (author, space) = (header.author, header.space);
+        let Some(chain) = self.chains.get_mut(&(space, author)) else {
+            return false;
+        };
+        if chain.reach() == Reach::Whole {
+            return false;
+        }
+        let gone = chain.learn(fragment.id, header.seq, header.prev);
+        let contradicted = chain.contradicted();
+        let of_chain = contradicted.into_iter().map(|seq| (space, author, seq));
+        self.drop_held(of_chain.collect());
+        !gone.is_empty()
+    }
+
+    /// Returns whether this fragment is in its chain and counts.
+    #[must_use]
+    pub fn counts(&self, author: &AgentId, space: &SpaceId, seq: u64, id: FragmentId) -> bool {
+        self.chain(author, space)
+            .is_some_and(|chain| chain.counts(id, seq))
+    }
+
+    /// Returns the chains that do not count as a whole.
+    pub fn curtailed(&self) -> impl Iterator<Item = (SpaceId, AgentId)> + '_ {
+        self.chains
+            .iter()
+            .filter(|(_, chain)| chain.reach() != Reach::Whole)
+            .map(|(key, _)| *key)
+    }
+
+    /// Returns a hash over the chains of a space that do not count as a whole, and how far they do.
+    #[must_use]
+    pub fn curtailment(&self, space: &SpaceId) -> Hash {
+        let mut bytes = Vec::new();
+        for ((of, author), chain) in &self.chains {
+            if of == space && chain.reach() != Reach::Whole {
+                bytes.extend_from_slice(author.as_bytes());
+                if let Reach::UpTo(pin) = chain.reach() {
+                    bytes.extend_from_slice(&pin.seq.to_be_bytes());
+                    bytes.extend_from_slice(pin.hash.as_bytes());
+                }
+            }
+        }
+        Hash::keyed("rhizome space curtailment 1", &bytes)
+    }
+
+    /// Puts the chains together anew from what was committed in an earlier life, once the pins are
+    /// known: of an author of two histories the one that leads to the pin.
+    pub(crate) fn restore_pinned(&mut self, links: &[Link]) {
+        let mut links: Vec<&Link> = links.iter().collect();
+        links.sort_by_key(|link| (link.space, link.author, link.seq));
+        // From the pin down, then from the bottom up.
+        for link in links.iter().rev() {
+            if let Some(chain) = self.chains.get_mut(&(link.space, link.author)) {
+                chain.learn(link.id, link.seq, link.prev);
+            }
+        }
+        for link in links {
+            if let Some(chain) = self.chains.get_mut(&(link.space, link.author))
+                && chain.position(link.id, link.seq, link.prev) == Position::Next
+            {
+                chain.push(link.id, link.seq, link.prev);
+            }
+        }
+    }
+
+    /// Returns position and id of the last fragment of a chain that counts.
+    #[must_use]
+    pub fn valid_head(&self, author: &AgentId, space: &SpaceId) -> Option<(u64, FragmentId)> {
+        self.chain(author, space)?.valid_head()
+    }
+
+    /// Returns every chain of an author: the space, and the last fragment that counts, or with
+    /// `also_aside` the last that is here.
+    pub fn tips_of(
+        &self,
+        author: AgentId,
+        also_aside: bool,
+    ) -> impl Iterator<Item = (SpaceId, u64, FragmentId)> + '_ {
+        let of_author = self.chains.iter().filter(move |((_, of), _)| *of == author);
+        of_author.filter_map(move |((space, _), chain)| {
+            let tip = if also_aside {
+                chain.head()
+            } else {
+                chain.valid_head()
+            };
+            tip.map(|(seq, id)| (*space, seq, id))
+        })
+    }
+
+    fn drop_held(&mut self, held: Vec<(SpaceId, AgentId, u64)>) {
+        for (space, author, seq) in held {
+            self.take_held(space, author, seq);
+        }
     }
 
     /// Returns whether a position is known, by this id, although the chain has a gap before it.
@@ -383,27 +542,18 @@ pub fn check_signatures<'a>(fragments: impl IntoIterator<Item = &'a Fragment>) -
 }
 
 /// Returns what keeps the author from writing this fragment, if anything does.
-fn refusal(authority: &Authority, fragment: &Fragment) -> Option<Verdict> {
+pub(crate) fn refusal(authority: &Authority, fragment: &Fragment) -> Option<Verdict> {
     let header = &fragment.header;
-    let cut = authority.cut(&header.author, &header.space);
-    if let Some((seq, _)) = cut
-        && header.seq > seq
-    {
+    let reach = authority.reach(&header.author, &header.space);
+    if !is_within(reach, fragment.id, header.seq) && reach != Reach::Nothing {
         return Some(Verdict::Reject(RejectReason::BeyondCut));
     }
-    if let Some((seq, hash)) = cut
-        && header.seq == seq
-        && hash != Hash::from(fragment.id)
-    {
-        return Some(Verdict::Reject(RejectReason::BeyondCut));
-    }
-    // The chain up to a cut stays valid for good, whatever the author lost since.
-    if cut.is_some() {
-        return None;
-    }
+    let is_pinned = matches!(reach, Reach::UpTo(_));
     let at_ms = header.hlc.unix_ms();
     match authority.may_write(&header.author, &header.node, &header.space, at_ms) {
         Ok(_) => None,
+        // The chain up to a cut stays valid for good, whatever the author lost since.
+        Err(Denied::Revoked | Denied::Frozen | Denied::UnknownAgent) if is_pinned => None,
         Err(denied) if knows_heads(authority, fragment) => {
             Some(Verdict::Reject(RejectReason::Denied(denied)))
         }

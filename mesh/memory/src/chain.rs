@@ -1,11 +1,18 @@
 //! One author's fragments in one space: a chain of positions, each naming the one before it.
+//!
+//! An author may sign two histories. Which of them is the chain is decided by who came first here,
+//! until the authority log pins a fragment: then it is the one that leads to that fragment. What
+//! contradicts a pin leaves the chain at once; the way down from the pin is learned from the
+//! headers, each of which names the one before it, so only ancestors of the pin can take its place.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use rhizome_identity::{Pin, Reach};
 
 use crate::{Fragment, FragmentId};
 
 /// What is known of one chain.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Chain {
     /// The ids from position 0 on, without a gap.
     ids: Vec<FragmentId>,
@@ -15,6 +22,22 @@ pub(crate) struct Chain {
     lost: BTreeSet<u64>,
     /// Verified fragments that wait for the one before them, by position.
     held: BTreeMap<u64, Fragment>,
+    reach: Reach,
+    /// What is known to lead to the pin and is not in the chain: the pin, and down from it.
+    pinned: BTreeMap<u64, FragmentId>,
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Self {
+            ids: Vec::new(),
+            beyond: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            held: BTreeMap::new(),
+            reach: Reach::Whole,
+            pinned: BTreeMap::new(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +61,9 @@ pub(crate) enum Position {
 
 impl Chain {
     pub(crate) fn position(&self, id: FragmentId, seq: u64, prev: Option<FragmentId>) -> Position {
+        if let Some(pinned) = self.pinned.get(&seq).filter(|pinned| **pinned != id) {
+            return Position::Fork(*pinned);
+        }
         if let Some(known) = self.id_at(seq) {
             return match (known == id, self.lost.contains(&seq)) {
                 (false, _) => Position::Fork(known),
@@ -71,6 +97,87 @@ impl Chain {
         while let Some(link) = self.beyond.remove(&self.len()) {
             self.ids.push(link.id);
         }
+        let (len, ids) = (self.len(), &self.ids);
+        let is_in = |seq: &u64, id: &FragmentId| {
+            *seq < len && usize::try_from(*seq).is_ok_and(|at| ids.get(at) == Some(id))
+        };
+        self.pinned.retain(|seq, id| !is_in(seq, id));
+    }
+
+    /// Sets how far the chain counts; returns what leaves it because it contradicts the pin.
+    pub(crate) fn set_reach(&mut self, reach: Reach) -> Vec<FragmentId> {
+        if self.reach == reach {
+            return Vec::new();
+        }
+        self.reach = reach;
+        self.pinned.clear();
+        let Reach::UpTo(Pin { seq, hash, prev }) = reach else {
+            return Vec::new();
+        };
+        let mut gone = self.pin(seq, hash.into());
+        if let (Some(before), Some(prev)) = (seq.checked_sub(1), prev) {
+            gone.extend(self.pin(before, prev.into()));
+        }
+        gone
+    }
+
+    /// Learns from a header which fragment comes before one that leads to the pin; returns what
+    /// leaves the chain because it is not that one.
+    pub(crate) fn learn(
+        &mut self,
+        id: FragmentId,
+        seq: u64,
+        prev: Option<FragmentId>,
+    ) -> Vec<FragmentId> {
+        let (mut id, mut seq, mut prev) = (id, seq, prev);
+        let mut gone = Vec::new();
+        while self.pinned.get(&seq) == Some(&id)
+            && let (Some(before), Some(of_before)) = (seq.checked_sub(1), prev)
+            && !self.pinned.contains_key(&before)
+            && self.id_at(before) != Some(of_before)
+        {
+            gone.extend(self.pin(before, of_before));
+            // What waits for its turn has named the next one down already.
+            (id, seq) = (of_before, before);
+            prev = self.held.get(&seq).and_then(|held| held.header.prev);
+        }
+        gone
+    }
+
+    /// Notes that this fragment leads to the pin.
+    fn pin(&mut self, seq: u64, id: FragmentId) -> Vec<FragmentId> {
+        if self.id_at(seq) == Some(id) {
+            return Vec::new();
+        }
+        self.pinned.insert(seq, id);
+        if self.id_at(seq).is_none() {
+            return Vec::new();
+        }
+        // Whatever follows the wrong one is wrong as well.
+        let at = usize::try_from(seq).unwrap_or(usize::MAX);
+        let mut gone = self.ids.split_off(at.min(self.ids.len()));
+        let beyond = self.beyond.split_off(&seq);
+        gone.extend(beyond.into_values().map(|link| link.id));
+        self.lost.split_off(&seq);
+        gone
+    }
+
+    /// Returns whether a fragment waits whose place another one is pinned to.
+    pub(crate) fn contradicted(&self) -> Vec<u64> {
+        let is_other = |(seq, held): (&u64, &Fragment)| {
+            let pinned = self.pinned.get(seq)?;
+            (*pinned != held.id).then_some(*seq)
+        };
+        self.held.iter().filter_map(is_other).collect()
+    }
+
+    pub(crate) fn reach(&self) -> Reach {
+        self.reach
+    }
+
+    /// Returns whether this fragment is in the chain and within its reach.
+    pub(crate) fn counts(&self, id: FragmentId, seq: u64) -> bool {
+        self.id_at(seq) == Some(id) && is_within(self.reach, id, seq)
     }
 
     /// Notes that a fragment was here whose bytes are not.
@@ -88,8 +195,23 @@ impl Chain {
         }
     }
 
+    /// Returns the last fragment, whether it counts or not.
     pub(crate) fn head(&self) -> Option<(u64, FragmentId)> {
         self.ids.last().map(|id| (self.len() - 1, *id))
+    }
+
+    /// Returns the last fragment that counts.
+    pub(crate) fn valid_head(&self) -> Option<(u64, FragmentId)> {
+        let (last, id) = self.head()?;
+        match self.reach {
+            Reach::Whole => Some((last, id)),
+            Reach::UpTo(pin) if pin.seq < last => {
+                let at = usize::try_from(pin.seq).ok()?;
+                Some((pin.seq, *self.ids.get(at)?))
+            }
+            Reach::UpTo(_) => Some((last, id)),
+            Reach::Nothing => None,
+        }
     }
 
     /// Returns the first position that is missing although later ones are here.
@@ -123,9 +245,84 @@ impl Chain {
     }
 }
 
+/// Returns whether a fragment of this place and id can be within a reach.
+pub(crate) fn is_within(reach: Reach, id: FragmentId, seq: u64) -> bool {
+    match reach {
+        Reach::Whole => true,
+        Reach::UpTo(pin) => seq < pin.seq || (seq == pin.seq && id == pin.hash.into()),
+        Reach::Nothing => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use rhizome_identity::Hash;
+
     use super::*;
+
+    fn up_to(seq: u64, n: u8, prev: Option<u8>) -> Reach {
+        let hash = |n| Hash::from_bytes([n; 32]);
+        Reach::UpTo(Pin {
+            seq,
+            hash: hash(n),
+            prev: prev.map(hash),
+        })
+    }
+
+    #[test]
+    fn a_pin_above_cuts_and_one_on_another_history_replaces() {
+        let mut one = chain(5);
+        assert!(one.set_reach(up_to(2, 2, None)).is_empty());
+        assert!(one.counts(id(2), 2) && !one.counts(id(3), 3));
+        assert_eq!(one.valid_head(), Some((2, id(2))));
+        assert_eq!(
+            one.head(),
+            Some((4, id(4))),
+            "what is set aside stays known"
+        );
+        assert!(one.set_reach(Reach::Whole).is_empty());
+        assert!(one.counts(id(4), 4));
+
+        // The other history is 0, 11, 12, 13 and is pinned at 13.
+        let mut other = chain(5);
+        assert_eq!(other.set_reach(up_to(3, 13, None)), [id(3), id(4)]);
+        assert_eq!(
+            other.position(id(3), 3, Some(id(2))),
+            Position::Fork(id(13))
+        );
+        assert_eq!(other.learn(id(13), 3, Some(id(12))), [id(2)]);
+        assert_eq!(other.learn(id(12), 2, Some(id(11))), [id(1)]);
+        assert_eq!(other.learn(id(11), 1, Some(id(0))), []);
+        assert_eq!(
+            other.position(id(1), 1, Some(id(0))),
+            Position::Fork(id(11))
+        );
+        for (n, prev) in [(11, 0), (12, 11), (13, 12)] {
+            let seq = u64::from(n) - 10;
+            assert_eq!(other.position(id(n), seq, Some(id(prev))), Position::Next);
+            other.push(id(n), seq, Some(id(prev)));
+        }
+        assert!(other.counts(id(13), 3) && other.pinned.is_empty());
+    }
+
+    #[test]
+    fn nobody_but_an_ancestor_of_the_pin_teaches_anything() {
+        let mut chain = chain(5);
+        chain.set_reach(up_to(9, 19, None));
+        assert_eq!(chain.learn(id(18), 8, Some(id(17))), []);
+        assert_eq!(chain.learn(id(19), 7, Some(id(6))), []);
+        assert!(chain.counts(id(4), 4), "it may lead there yet");
+        assert_eq!(chain.learn(id(19), 9, Some(id(8))), []);
+        assert_eq!(chain.pinned.len(), 2);
+    }
+
+    #[test]
+    fn a_proof_that_names_the_one_before_takes_that_one_too() {
+        let mut chain = chain(3);
+        assert_eq!(chain.set_reach(up_to(2, 12, Some(11))), [id(2), id(1)]);
+        assert_eq!(chain.set_reach(Reach::Nothing), []);
+        assert_eq!(chain.valid_head(), None);
+    }
 
     fn id(n: u8) -> FragmentId {
         FragmentId::from_bytes([n; 32])

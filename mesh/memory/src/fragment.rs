@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use minicbor::{Decoder, Encoder, data::Type};
 use rhizome_identity::{
-    AgentId, AgentKey, Domain, EnvelopeError, Hash, MeshId, NodeId, RecordId, Sealed, SpaceId,
-    envelope,
+    AgentId, AgentKey, Domain, EnvelopeError, FRAGMENT_DOMAIN, Hash, MAX_FRAGMENT_ENVELOPE, MeshId,
+    NodeId, RecordId, Sealed, SpaceId, envelope,
 };
 
 use crate::{DocId, FragmentId, Hlc, Kind};
@@ -18,14 +18,14 @@ pub const MAX_BODY: usize = 16 * 1024 * 1024;
 /// The longest encoded fragment, in bytes.
 pub const MAX_WIRE: usize = 80 * 1024;
 /// The longest envelope (header and signature), in bytes.
-pub const MAX_ENVELOPE: usize = 4 * 1024;
+pub const MAX_ENVELOPE: usize = MAX_FRAGMENT_ENVELOPE;
 /// How many authority heads a header may name.
 pub const MAX_AUTH_HEADS: usize = 8;
 /// How many fragments a header may depend on.
 pub const MAX_DEPS: usize = 32;
 
 /// What an agent signs when it signs a fragment.
-pub(crate) const DOMAIN: Domain = Domain("rhizome/fragment/1");
+pub(crate) const DOMAIN: Domain = FRAGMENT_DOMAIN;
 
 /// The header's fields that are authenticated together with the body; the two left out describe
 /// the ciphertext and cannot be known before it exists.

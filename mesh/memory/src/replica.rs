@@ -17,9 +17,11 @@ mod error;
 mod journal;
 mod open;
 mod publish;
+mod reach;
 mod read;
 mod records;
 mod request;
+mod restored;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -34,7 +36,8 @@ use std::{
 
 use bytes::Bytes;
 use rhizome_identity::{
-    AgentKey, Authority, Hash, NodeId, NodeKey, PublicKey, SignedRecord, SpaceId, SpaceKey,
+    AgentId, AgentKey, Authority, Hash, NodeId, NodeKey, PublicKey, SignedRecord, SpaceId,
+    SpaceKey, record::Cut,
 };
 use tokio::sync::broadcast;
 
@@ -401,7 +404,10 @@ impl Replica {
         space: &SpaceId,
         task: &str,
     ) -> Result<Option<ContextState>, ReplicaError> {
-        Ok(self.inner().caught_up().context(space, task)?)
+        let view = self.inner().caught_up();
+        Ok(self
+            .inner()
+            .judged(|judge| view.context_judged(space, task, judge))?)
     }
 
     /// Lists working contexts, the newest first.
@@ -409,7 +415,10 @@ impl Replica {
     /// # Errors
     /// If the view fails.
     pub fn contexts(&self, space: Option<SpaceId>) -> Result<Vec<ContextSummary>, ReplicaError> {
-        Ok(self.inner().caught_up_reader().contexts(space.as_ref())?)
+        let reader = self.inner().caught_up_reader();
+        Ok(self
+            .inner()
+            .judged(|judge| reader.contexts_judged(space.as_ref(), judge))?)
     }
 
     /// Re-reads every fragment of a context from disk and checks hash, signature, chain and
@@ -431,6 +440,49 @@ impl Replica {
     /// If the fragment cannot be read back.
     pub fn why(&self, id: &FragmentId) -> Result<Option<Why>, ReplicaError> {
         self.inner().why(*id)
+    }
+
+    /// Returns the cuts by which a revocation leaves all that counts here of the chains of `authors`;
+    /// with `also_aside` all that is here of them, as an Amend names it that gives it back.
+    #[must_use]
+    pub fn cuts_of(&self, authors: &[AgentId], also_aside: bool) -> Vec<Cut> {
+        self.inner().cuts_of(authors, also_aside)
+    }
+
+    /// Returns the last fragment of a chain that its author dates before `at_ms`, as a cut.
+    #[must_use]
+    pub fn cut_before(&self, author: &AgentId, space: &SpaceId, at_ms: u64) -> Option<Cut> {
+        self.inner().cut_before(author, space, at_ms)
+    }
+
+    /// Returns how many fragments of a chain are here and do not count.
+    #[must_use]
+    pub fn set_aside(&self, author: &AgentId, space: &SpaceId) -> u64 {
+        self.inner().set_aside(author, space)
+    }
+
+    /// Returns whether this store was put back from a copy and has not been compared with a peer
+    /// since in every space: until then nothing is published in the others.
+    #[must_use]
+    pub fn is_unconfirmed_copy(&self) -> bool {
+        self.inner().copy().is_suspect
+    }
+
+    /// Returns how many fragments of this node's own agents came back from peers since the start.
+    #[must_use]
+    pub fn refetched(&self) -> u64 {
+        self.inner().copy().refetched
+    }
+
+    /// Notes that all that a peer holds of a space is here.
+    pub fn note_compared(&self, space: SpaceId) {
+        self.inner().note_compared(space);
+    }
+
+    /// Takes a store that was put back from a copy for the whole, although no peer was asked. What
+    /// its agents published since the copy was made then counts as another history of theirs.
+    pub fn accept_copy(&self) {
+        self.inner().accept_copy();
     }
 
     /// Returns the authors that signed two histories, one contradiction each.

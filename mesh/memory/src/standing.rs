@@ -13,11 +13,11 @@ use crate::{FragmentId, Kind, MemoryItem};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Standing {
-    /// Its key was revoked: nothing of it is shown.
+    /// It is beyond what counts of its author's chain: nothing of it is shown.
     Hidden,
-    /// It has no valid certificate any more, or this node's owner does not trust it.
+    /// Its author's certificate has expired, or this node's owner does not trust the author.
     Doubtful,
-    /// It may speak.
+    /// Its author may speak, or might when it said it.
     Trusted,
 }
 

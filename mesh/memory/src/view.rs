@@ -11,6 +11,7 @@
 mod apply;
 mod compose;
 mod documents;
+mod evict;
 mod list;
 mod live;
 mod materialise;
@@ -34,6 +35,7 @@ use redb::{ReadableTable, ReadableTableMetadata};
 use rhizome_identity::{AgentId, NodeId, SpaceId};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::{apply::doc_key_of, compose::What, documents::Promise};
 use self::{
     apply::{Applying, Renewed, Tally},
     documents::Documents,
@@ -41,7 +43,6 @@ use self::{
     tables::{Store, guarded},
     worker::Worker,
 };
-pub(crate) use self::{compose::What, documents::Promise};
 pub use self::{
     error::{ComposeError, ViewError},
     list::{ListPage, ListPlace, ListQuery},
@@ -54,6 +55,7 @@ use crate::{
     document::{DocKey, context_doc},
     fence::fenced,
     recall::{MAX_FRESH, Search},
+    standing::{Judge, all_trusted},
 };
 
 /// A fragment whose body was decrypted.
@@ -397,13 +399,23 @@ impl View {
     /// # Errors
     /// If the database fails.
     pub fn context(&self, space: &SpaceId, task: &str) -> Result<Option<ContextState>, ViewError> {
+        self.context_judged(space, task, &all_trusted)
+    }
+
+    /// Returns the context of a task without what hidden authors changed in it.
+    pub(crate) fn context_judged(
+        &self,
+        space: &SpaceId,
+        task: &str,
+        judge: Judge<'_>,
+    ) -> Result<Option<ContextState>, ViewError> {
         let key = DocKey::context(*space, context_doc(space, task));
         if let Some(cell) = self.documents.peek(&key)
             && let Some(live) = &documents::lock(&cell).live
         {
-            return live.context_state(&key);
+            return live.context_state(&key, &|change| change.is_shown(&key, judge));
         }
-        self.reader().context(space, task)
+        self.reader().context_judged(space, task, judge)
     }
 
     /// Lists contexts, the newest first.

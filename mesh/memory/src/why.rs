@@ -79,6 +79,15 @@ pub enum WhyState {
     },
     /// It is durable and about to be applied.
     Pending,
+    /// It is beyond what counts of its author's chain, and shown nowhere.
+    SetAside {
+        /// The place in the chain up to which it counts; none if nothing of it does.
+        up_to: Option<u64>,
+        /// The records that say so: revocations, or the proof that its author signed two histories.
+        by: Vec<RecordId>,
+        /// Whether it is kept because something that counts builds on it.
+        carried: bool,
+    },
 }
 
 /// Something a fragment waits for.

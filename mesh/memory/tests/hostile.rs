@@ -241,7 +241,7 @@ fn a_fork_is_typed_and_kept_as_evidence() {
     let second = world.sign(world.header(), b"another");
     assert_eq!(world.admit(&first), Verdict::Admit);
     assert_eq!(world.admit(&second), Verdict::Fork { other: first.id });
-    // So is what builds on the other history.
+    // What builds on either is beyond the place where they part.
     let header = Header {
         seq: 1,
         prev: Some(second.id),
@@ -249,7 +249,7 @@ fn a_fork_is_typed_and_kept_as_evidence() {
     };
     assert_eq!(
         world.admit(&world.sign(header, b"more")),
-        Verdict::Fork { other: first.id }
+        Verdict::Reject(RejectReason::BeyondCut)
     );
     let forks = world.replica.forks();
     assert_eq!(

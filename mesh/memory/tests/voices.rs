@@ -106,9 +106,10 @@ impl Lab {
         let subject = PublicKey::from(self.mesh.nodes[whom].agent.id());
         let founder = &self.mesh.nodes[0].key;
         let authority = self.replica(0).authority();
-        let record = issue::revoke(founder, &authority, subject, "stolen", 9).unwrap();
+        let records =
+            issue::revoke(founder.secret(), &authority, subject, vec![], "stolen", 9).unwrap();
         for (_, replica) in &self.replicas {
-            replica.append_records(vec![record.clone()]).unwrap();
+            replica.append_records(records.clone()).unwrap();
         }
     }
 

@@ -317,7 +317,19 @@ impl Sync {
             Output::InSync { peer, lane, .. } => {
                 trace!(peer = %peer.fmt_short(), ?lane, "in sync");
                 self.shared.peers.in_sync(peer, lane, now_ms());
+                self.note_compared(lane);
             }
+        }
+    }
+
+    /// Tells a store that was put back from a copy that it is whole again.
+    fn note_compared(&self, lane: Lane) {
+        let replica = &self.shared.replica;
+        if let Lane::Space(space) = lane
+            && replica.is_unconfirmed_copy()
+        {
+            let replica = replica.clone();
+            tokio::task::spawn_blocking(move || replica.note_compared(space));
         }
     }
 

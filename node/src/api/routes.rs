@@ -10,7 +10,7 @@ use axum::{
 use super::{
     context_routes, exec_routes, file_routes,
     idempotency::{self, Keyed},
-    image_routes, lifecycle_routes, memory_routes, mesh_routes, network_routes, node_routes,
+    image_routes, lifecycle_routes, member_routes, memory_routes, mesh_routes, network_routes, node_routes,
     openapi, page, pool_routes, runtime_routes, sandbox_routes,
     table::{self, Described, NODE, Table},
     usage_routes, volume_routes,
@@ -82,6 +82,7 @@ fn owner_table() -> Table {
         .merge(remote::routes::owner_table())
         .merge(image_routes::table())
         .merge(pool_routes::table())
+        .merge(member_routes::table())
 }
 
 fn guest_table() -> Table {

@@ -19,6 +19,7 @@ pub mod file;
 pub mod image;
 pub mod import;
 pub mod lifecycle;
+pub mod member;
 pub mod memory;
 pub mod mesh;
 pub mod network;

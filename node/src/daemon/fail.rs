@@ -26,6 +26,7 @@ pub(crate) fn publish(error: PublishError) -> ApiError {
     let (status, code) = match &error {
         _ if is_disk_full(&error) => return full(&error),
         PublishError::Denied { .. } => (StatusCode::FORBIDDEN, "denied"),
+        PublishError::Restored(_) => (StatusCode::CONFLICT, "restored"),
         PublishError::NoMesh => (StatusCode::CONFLICT, "no_mesh"),
         PublishError::UnknownSpace(_) => (StatusCode::NOT_FOUND, "unknown_space"),
         PublishError::NoKey { .. } => (StatusCode::FORBIDDEN, "no_key"),

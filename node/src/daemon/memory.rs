@@ -370,6 +370,14 @@ impl Node {
                 named_by_author: Some(names.agent(&named_by_author)),
             },
             State::Quarantined { reason } => WhyState::Quarantined { reason },
+            State::SetAside { up_to, by, carried } => WhyState::SetAside {
+                up_to,
+                by: by
+                    .iter()
+                    .map(|id| self.describe_record(authority, id))
+                    .collect(),
+                carried,
+            },
             State::Unreadable { epoch } => WhyState::Other {
                 what: format!("stored and served, but this node has no key of epoch {epoch}"),
             },
@@ -389,7 +397,7 @@ impl Node {
             id: why.id.to_string(),
             arrival: why.arrival,
             state,
-            author: names.agent(&why.author),
+            author: names.author(&why.author),
             node: names.node(&why.node),
             role: why.role,
             space: names.space(&why.space),
@@ -401,6 +409,7 @@ impl Node {
             at_ms: why.hlc.unix_ms(),
             body_len: why.body_len,
             denied: why.denied,
+            auth_heads: why.auth_heads.iter().map(ToString::to_string).collect(),
             chain: why
                 .proof
                 .iter()

@@ -1,12 +1,13 @@
 //! The mesh: init, join, spaces, agents, peers.
 use axum::http::StatusCode;
 use rhizome_identity::{
-    AgentInfo, Authority, Invite, RecordId, Role, RootKey, SpaceId, SpaceInfo, issue, keyfile,
+    AgentInfo, Authority, Invite, NodeId, RecordId, Role, RootKey, SpaceId, SpaceInfo, issue,
+    keyfile,
 };
 use rhizome_memory::{Lane, now_ms};
 use rhizome_mesh::net::{PathKind, PeerInfo, PeerState as MeshPeerState, SyncState};
 
-use super::{fail, names::Names, node::Node};
+use super::{fail, member::Keep, names::Names, node::Node};
 use crate::{
     agents::{self, LocalAgent, check_agent_name},
     api::types::{
@@ -248,10 +249,12 @@ impl Node {
         };
         let agent = names.agent(&id);
         let reason = params.reason.unwrap_or_default();
+        let keep = Keep::parse(params.keep.as_deref(), Keep::Nothing)?;
+        let replica = self.replica.clone();
         self.append(move |key, authority, now| {
-            let record =
-                issue::revoke(key, authority, id.into(), &reason, now).map_err(fail::issue)?;
-            Ok((vec![record], ()))
+            let cuts = keep.cuts(&replica, &authority.authors_through(&id.into()));
+            let records = issue::revoke(key.secret(), authority, id.into(), cuts, &reason, now);
+            Ok((records.map_err(fail::issue)?, ()))
         })
         .await?;
         Ok(AgentRevoked {
@@ -354,6 +357,26 @@ impl Node {
                 "agent_cert",
                 format!("the node `{node}` vouches for `{}`", agent.name),
             );
+        }
+        let revocation = authority
+            .revocations()
+            .find(|revocation| revocation.record == *id);
+        if let Some(revocation) = revocation {
+            let by = names.node(&NodeId::from_bytes(*revocation.by.as_bytes()));
+            let who = if revocation.by_root {
+                "the root".to_owned()
+            } else {
+                format!("the node `{by}`")
+            };
+            let reason = &revocation.reason;
+            return record("revoke", format!("{who} ended what it may do: {reason}"));
+        }
+        if let Some((agent, ..)) = authority
+            .all_frozen()
+            .find(|(.., frozen)| frozen.proof == *id)
+        {
+            let agent = names.author(agent);
+            return record("fork_proof", format!("shows two histories of `{agent}`"));
         }
         if let Some(space) = authority.space(&SpaceId::from_bytes(*id.as_bytes())) {
             return record("space_create", format!("makes the space `{}`", space.name));

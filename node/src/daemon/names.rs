@@ -19,6 +19,14 @@ impl Names<'_> {
         }
     }
 
+    /// Names an agent also when its certificates have ended.
+    pub(crate) fn author(self, id: &AgentId) -> Named {
+        Named {
+            id: id.to_string(),
+            name: self.0.author_name(id).unwrap_or_default().to_owned(),
+        }
+    }
+
     pub(crate) fn node(self, id: &NodeId) -> Named {
         let name = self.0.member(id).map(|member| member.name.clone());
         Named {

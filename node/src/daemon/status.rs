@@ -143,6 +143,20 @@ impl Node {
 
     fn recovery(&self) -> Recovery {
         let report = self.replica.recovery();
+        let mut notes = recovery_notes(report);
+        if self.replica.is_unconfirmed_copy() {
+            notes.push(
+                "this store was put back from a copy; nothing is published in a space before it was \
+                 compared with a peer"
+                    .to_owned(),
+            );
+        }
+        match self.replica.refetched() {
+            0 => {}
+            refetched => notes.push(format!(
+                "fetched {refetched} fragments of this node's own agents from peers"
+            )),
+        }
         Recovery {
             clean: report.is_clean(),
             took_ms: self.opened_in_ms,
@@ -151,7 +165,7 @@ impl Node {
             damaged: report.damage.len(),
             lost: report.lost.iter().map(ToString::to_string).collect(),
             index_rebuilt: report.index_rebuilt,
-            notes: recovery_notes(report),
+            notes,
         }
     }
 }

@@ -92,6 +92,14 @@ fn a_forked_author_is_shown() {
     // Had the copy reached another member, it would have learned what it wrote before.
     signal(&cloud, "STOP");
     let restored = Daemon::start(&copy, "laptop");
+    // It knows that it is a copy, and has to be told to go on.
+    let refused = restored.ask("POST", "/v1/memory", Some(fact("too soon", 0)));
+    assert_eq!(
+        (refused.0, code(&refused)),
+        (409, "restored"),
+        "{refused:?}"
+    );
+    restored.post("/v1/store/accept", json!({}));
     let second = restored.post("/v1/memory", fact("the second history", 0));
     signal(&cloud, "CONT");
     let forks = wait_for_forks(&mut cloud.client());

@@ -11,17 +11,23 @@ impl<'a> Walk<'a> {
         let mut revoked = self.revoked(&members, &agents);
         revoked.extend(fallen.into_iter().map(PublicKey::from));
         let cuts = self.cuts(&revoked);
+        let halted = self.roots.fork().iter().map(|at| self.past.order[*at]);
         let (heads, deepest) = self.heads();
         Authority {
             mesh: Some(self.mesh),
             name: genesis.name.clone(),
-            root: Some(self.root),
+            root: Some(self.roots.current()),
+            next_root: Some(self.roots.next()),
+            halted: halted.collect(),
             heads,
             deepest,
             known: self.past.order.iter().copied().collect(),
             spaces: self.spaces(),
             keys: self.keys(&members),
             invites: self.invites(),
+            frozen: self.frozen(),
+            authors: self.authors(),
+            revocations: self.revocations(),
             members,
             agents,
             cuts,
@@ -43,7 +49,7 @@ impl<'a> Walk<'a> {
             };
             let given: Vec<_> = live
                 .iter()
-                .map(|(at, grant)| (*at, grant.role, self.is_root(*at)))
+                .map(|(at, grant)| (*at, grant.role, self.is_by_root(*at)))
                 .collect();
             let Some(role) = self.role(&given) else {
                 continue;
@@ -106,63 +112,11 @@ impl<'a> Walk<'a> {
     ) -> BTreeSet<PublicKey> {
         let subjects = self.standing.subjects().map(|(subject, _)| *subject);
         let is_out = |subject: &PublicKey| {
-            *subject != self.root
+            !self.roots.has_been(subject)
                 && !members.contains_key(&NodeId::from_bytes(*subject.as_bytes()))
                 && !agents.contains_key(&AgentId::from_bytes(*subject.as_bytes()))
         };
         subjects.filter(is_out).collect()
-    }
-
-    /// Returns where the chains of revoked authors end.
-    ///
-    /// Every revocation of the agent, of those it was certified through and of its node must leave
-    /// a chain something, and the lowest cut counts; of equal ones the lower hash.
-    fn cuts(&self, revoked: &BTreeSet<PublicKey>) -> BTreeMap<(AgentId, SpaceId), (u64, Hash)> {
-        let mut named: BTreeMap<(AgentId, SpaceId), BTreeMap<usize, (u64, Hash)>> = BTreeMap::new();
-        for (_, revokes) in self.standing.subjects() {
-            for (at, _) in revokes {
-                let RecordBody::Revoke(revoke) = &self.records[&self.past.order[*at]].record().body
-                else {
-                    continue;
-                };
-                for cut in &revoke.cuts {
-                    let place = named.entry((cut.author, cut.space)).or_default();
-                    let lowest = place.entry(*at).or_insert((cut.seq, cut.hash));
-                    *lowest = (*lowest).min((cut.seq, cut.hash));
-                }
-            }
-        }
-        let mut cuts = BTreeMap::new();
-        for ((author, space), by_revoke) in named {
-            let mut line: BTreeSet<PublicKey> = BTreeSet::from([author.into()]);
-            // Of an author that no certificate names, all that is known is who named it.
-            for at in by_revoke
-                .keys()
-                .filter(|_| !self.certs.contains_key(&author))
-            {
-                if let RecordBody::Revoke(revoke) =
-                    &self.records[&self.past.order[*at]].record().body
-                {
-                    line.insert(revoke.subject);
-                }
-            }
-            for cert in self.certs.get(&author).into_iter().flatten() {
-                line.insert(cert.info.node.into());
-                line.extend(cert.line.iter().map(|(_, agent)| PublicKey::from(*agent)));
-            }
-            if !line.iter().any(|key| revoked.contains(key)) {
-                continue;
-            }
-            let mut applying = line.iter().flat_map(|key| self.standing.of(key));
-            let is_certified = self.certs.contains_key(&author);
-            if is_certified && !applying.all(|(at, _)| by_revoke.contains_key(at)) {
-                continue;
-            }
-            if let Some(lowest) = by_revoke.values().min() {
-                cuts.insert((author, space), *lowest);
-            }
-        }
-        cuts
     }
 
     fn spaces(&self) -> BTreeMap<SpaceId, SpaceInfo> {

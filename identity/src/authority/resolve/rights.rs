@@ -14,8 +14,14 @@ use crate::{
 };
 
 impl<'a> Walk<'a> {
-    pub(super) fn is_root(&self, at: usize) -> bool {
-        self.records[&self.past.order[at]].signer() == self.root
+    /// Whether `key` was the root for what it signed at `act`.
+    pub(super) fn is_root(&self, key: &PublicKey, act: usize) -> bool {
+        self.roots.is_root(self.past, key, Some(act))
+    }
+
+    /// Whether the root signed the record at `at`.
+    pub(super) fn is_by_root(&self, at: usize) -> bool {
+        self.is_root(&self.records[&self.past.order[at]].signer(), at)
     }
 
     /// Returns the Grants to `node` that support what it does at `act`, or today, in order.
@@ -27,7 +33,7 @@ impl<'a> Walk<'a> {
         let grants = self.grants.get(node).map_or(&[][..], Vec::as_slice);
         let subject = PublicKey::from(*node);
         grants.iter().copied().filter(move |(at, grant)| {
-            let makes_admin = grant.role.can_grant() && self.is_root(*at);
+            let makes_admin = grant.role.can_grant() && self.is_by_root(*at);
             act.is_none_or(|act| self.past.has(act, *at))
                 && self.standing.allow(
                     self.past,
@@ -66,11 +72,11 @@ impl<'a> Walk<'a> {
 
     /// Whether `key` is the root, or what the root made an admin of the mesh.
     pub(super) fn is_admin(&self, key: &PublicKey, act: Option<usize>) -> bool {
-        if *key == self.root {
+        if self.roots.is_root(self.past, key, act) {
             return true;
         }
         let node = NodeId::from_bytes(*key.as_bytes());
-        let by_root = self.live(&node, act).filter(|(at, _)| self.is_root(*at));
+        let by_root = self.live(&node, act).filter(|(at, _)| self.is_by_root(*at));
         self.lowest(by_root.map(|(at, grant)| (at, grant.role)))
             .is_some_and(Role::can_grant)
     }
@@ -91,7 +97,7 @@ impl<'a> Walk<'a> {
         for (at, grant) in self.live(node, act) {
             is_member = true;
             let named = grant.spaces.iter().find(|given| given.space == *space);
-            given.extend(named.map(|named| (at, named.role, self.is_root(at))));
+            given.extend(named.map(|named| (at, named.role, self.is_by_root(at))));
         }
         let made = self.spaces.get(space).filter(|made| made.creator == *node);
         if let Some(made) = made.filter(|made| act.is_none_or(|act| self.past.has(act, made.at))) {
@@ -139,7 +145,8 @@ impl<'a> Walk<'a> {
     /// Says why a signer without the right to something lacks it.
     pub(super) fn refusal(&self, signer: &PublicKey, act: usize) -> VoidReason {
         let unseen = |(revoke, _): &(usize, Right)| !self.past.has(*revoke, act);
-        if self.standing.of(signer).iter().any(unseen) {
+        let is_former_root = self.roots.has_been(signer) && !self.is_root(signer, act);
+        if is_former_root || self.standing.of(signer).iter().any(unseen) {
             VoidReason::Revoked
         } else {
             VoidReason::NotAllowed

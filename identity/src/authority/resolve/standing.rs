@@ -16,6 +16,17 @@ pub(super) enum Right {
     Node,
 }
 
+impl Right {
+    /// Whether a revocation by this right ends such a thing.
+    pub(super) fn ends(self, standing: Standing) -> bool {
+        match (self, standing) {
+            (Right::Root, _) | (Right::Admin | Right::Node, Standing::Cert) => true,
+            (Right::Admin, Standing::Grant { makes_admin }) => !makes_admin,
+            (Right::Node, Standing::Grant { .. }) => false,
+        }
+    }
+}
+
 /// What a revocation may end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
@@ -54,6 +65,11 @@ impl Revokes {
         self.0.get(subject).map_or(&[], Vec::as_slice)
     }
 
+    /// Whether the revocation of `subject` at this place stands.
+    pub(super) fn has(&self, subject: &PublicKey, at: usize) -> bool {
+        self.of(subject).iter().any(|(revoke, _)| *revoke == at)
+    }
+
     /// Whether `given` (a Grant to the subject, or a certificate of it) supports what the subject
     /// did at `act`, or supports it today when `act` is `None`.
     ///
@@ -68,15 +84,8 @@ impl Revokes {
         act: Option<usize>,
     ) -> bool {
         self.of(subject).iter().all(|(revoke, right)| {
-            let is_exempt = match (right, standing) {
-                (Right::Root, _)
-                | (Right::Admin, Standing::Cert)
-                | (Right::Node, Standing::Cert) => false,
-                (Right::Admin, Standing::Grant { makes_admin }) => makes_admin,
-                (Right::Node, Standing::Grant { .. }) => true,
-            };
             let was_seen = act.is_some_and(|act| past.has(*revoke, act));
-            is_exempt || was_seen || past.has(given, *revoke)
+            !right.ends(standing) || was_seen || past.has(given, *revoke)
         })
     }
 }

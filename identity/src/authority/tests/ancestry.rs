@@ -395,18 +395,48 @@ fn random_log(steps: &[(u8, u8, u8, u8)]) -> (Mesh, Vec<SignedRecord>) {
         let subject = node(9 + whom % 4);
         let agent = AgentKey::from_seed([30 + (whom / 4) % 3; 32]);
         let space = (whom % 2 == 0).then_some(mesh.space);
-        let body = match what % 6 {
-            0 | 1 => grant(&subject, roles[usize::from(whom / 4 % 4)], space),
-            2 => revoke(subject.public(), vec![]),
-            3 => revoke(agent.public(), vec![]),
-            _ => RecordBody::AgentCert(AgentCert {
-                agent: agent.id(),
-                name: "a".into(),
-                spaces: space.map(|space| vec![space]),
-                verbs: Verbs::ALL,
-                not_after_ms: None,
-                possession: agent.sign(&issue::possession_message(&mesh_id, &signer.public())),
-            }),
+        let cut = |seq: u8| Cut {
+            author: agent.id(),
+            space: mesh.space,
+            seq: seq.into(),
+            hash: Hash::of(&[seq]),
+        };
+        let next = RootKey::from_seed([3; 32]);
+        let (signer, body) = match what % 10 {
+            0 | 1 => (
+                signer,
+                grant(&subject, roles[usize::from(whom / 4 % 4)], space),
+            ),
+            2 => (signer, revoke(subject.public(), vec![cut(whom % 5)])),
+            3 => (signer, revoke(agent.public(), vec![cut(whom % 7)])),
+            4 => {
+                let about = records[usize::from(*over) % records.len()].id();
+                (signer, amend(about, vec![cut(whom % 11)]))
+            }
+            5 => {
+                let (proof, _) = forked(
+                    &mesh,
+                    &agent,
+                    (whom % 3).into(),
+                    [0, 1 + u32::from(whom % 2)],
+                );
+                (signer, RecordBody::ForkProof(proof))
+            }
+            6 if whom % 4 == 0 => {
+                let after = SecretKey::from_seed([90 + whom / 4 % 2; 32]);
+                (next.secret().clone(), rotate(&next, &after))
+            }
+            _ => (
+                signer.clone(),
+                RecordBody::AgentCert(AgentCert {
+                    agent: agent.id(),
+                    name: "a".into(),
+                    spaces: space.map(|space| vec![space]),
+                    verbs: Verbs::ALL,
+                    not_after_ms: None,
+                    possession: agent.sign(&issue::possession_message(&mesh_id, &signer.public())),
+                }),
+            ),
         };
         let count = records.len();
         let parents = [
@@ -442,8 +472,9 @@ proptest! {
     fn any_log_obeys_the_root(steps in proptest::collection::vec(any::<(u8, u8, u8, u8)>(), 1..24)) {
         let (mesh, records) = random_log(&steps);
         let authority = resolve(&as_map(&records));
+        let roots = [mesh.root.public(), SecretKey::from_seed([3; 32]).public()];
         let by_root = |node: &NodeId, min: Role| records.iter().any(|record| {
-            record.signer() == mesh.root.public()
+            roots.contains(&record.signer())
                 && matches!(&record.record().body, RecordBody::Grant(grant)
                     if grant.node == *node && grant.role >= min)
         });
@@ -465,7 +496,9 @@ proptest! {
     ) {
         let (_, records) = random_log(&steps);
         let dropped = &records[drop.index(records.len())];
-        let is_permission = !matches!(&dropped.record().body, RecordBody::Revoke(_));
+        // A rotation ends the key before it, so it is one of the restrictions.
+        let is_permission =
+            !matches!(&dropped.record().body, RecordBody::Revoke(_) | RecordBody::RotateRoot(_));
         let named = records.iter().any(|record| record.record().parents.contains(&dropped.id()));
         prop_assume!(is_permission && !named);
         let all = resolve(&as_map(&records));

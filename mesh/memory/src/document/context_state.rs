@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use automerge::{Automerge, ROOT, ReadDoc};
+use automerge::{Automerge, ChangeHash, ROOT, ReadDoc};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
@@ -15,56 +15,76 @@ use crate::{
     context::{Artifact, Entry, ErrorEntry, Note, Question, SandboxRef},
 };
 
-/// Returns the whole state; `None` if no change names the task yet.
+/// A context as far as what was changed in it counts.
+struct Seen<'a> {
+    document: &'a Automerge,
+    index: &'a DocIndex,
+    counts: &'a dyn Fn(&ChangeMeta) -> bool,
+}
+
+/// Returns the whole state; `None` if no change that counts names the task yet.
 pub(crate) fn context_state(
     key: &DocKey,
     document: &Automerge,
     index: &DocIndex,
+    counts: &dyn Fn(&ChangeMeta) -> bool,
 ) -> Option<ContextState> {
-    let task = first::<Note>(document, index, "task")?.value.text;
-    let mut changes: Vec<&ChangeMeta> = index.changes().iter().collect();
+    let seen = &Seen {
+        document,
+        index,
+        counts,
+    };
+    let task = first::<Note>(seen, "task")?.value.text;
+    let mut changes: Vec<&ChangeMeta> = index.changes().iter().filter(|of| counts(of)).collect();
     changes.sort_by_key(|change| change.rank());
     Some(ContextState {
         doc: key.doc,
         space: key.space,
         task,
-        goal: first(document, index, "goal"),
-        status: first(document, index, "status"),
-        explored: entries(document, index, 0)
+        goal: first(seen, "goal"),
+        status: first(seen, "status"),
+        explored: entries(seen, 0)
             .into_iter()
             .map(|(_, entry)| entry)
             .collect(),
-        decisions: entries(document, index, 1)
+        decisions: entries(seen, 1)
             .into_iter()
             .map(|(_, entry)| entry)
             .collect(),
-        errors: errors(document, index),
-        questions: questions(document, index),
-        next: together(document, index, "next"),
-        artifacts: artifacts(document, index),
-        sandbox: first::<SandboxRef>(document, index, "sandbox"),
-        requires: together(document, index, "requires"),
+        errors: errors(seen),
+        questions: questions(seen),
+        next: together(seen, "next"),
+        artifacts: artifacts(seen),
+        sandbox: first::<SandboxRef>(seen, "sandbox"),
+        requires: together(seen, "requires"),
         fingerprint: changes.last()?.fingerprint,
         hlc: changes.last()?.hlc,
         fragments: changes.iter().map(|change| change.fragment).collect(),
     })
 }
 
-/// Returns one line about the context; `None` if no change names the task yet.
+/// Returns one line about the context; `None` if no change that counts names the task yet.
 pub(crate) fn context_summary(
     key: &DocKey,
     document: &Automerge,
     index: &DocIndex,
+    counts: &dyn Fn(&ChangeMeta) -> bool,
 ) -> Option<ContextSummary> {
-    let task = first::<Note>(document, index, "task")?.value.text;
-    let latest = index.changes().iter().max_by_key(|change| change.rank())?;
+    let seen = &Seen {
+        document,
+        index,
+        counts,
+    };
+    let task = first::<Note>(seen, "task")?.value.text;
+    let changes = index.changes().iter().filter(|change| counts(change));
+    let latest = changes.clone().max_by_key(|change| change.rank())?;
     Some(ContextSummary {
         doc: key.doc,
         space: key.space,
         task,
-        goal: first::<Note>(document, index, "goal").map(|goal| goal.value.text),
-        status: first::<Note>(document, index, "status").map(|status| status.value.text),
-        fragments: index.len(),
+        goal: first::<Note>(seen, "goal").map(|goal| goal.value.text),
+        status: first::<Note>(seen, "status").map(|status| status.value.text),
+        fragments: changes.count(),
         by: latest.author,
         node: latest.node,
         at_ms: latest.hlc.unix_ms(),
@@ -82,23 +102,43 @@ fn entry<T>(value: T, change: &ChangeMeta) -> Entry<T> {
     }
 }
 
-fn first<T: DeserializeOwned + Serialize>(
-    document: &Automerge,
-    index: &DocIndex,
-    name: &str,
-) -> Option<Entry<T>> {
-    let (At { value, .. }, change) = register::<At<T>>(document, index, name)
-        .into_iter()
-        .next()?;
+fn first<T: DeserializeOwned + Serialize>(seen: &Seen<'_>, name: &str) -> Option<Entry<T>> {
+    let (At { value, .. }, change) = values::<At<T>>(seen, name).into_iter().next()?;
     Some(entry(value, change))
+}
+
+/// Returns the values of a register that count; where none of those that stand does, the latest
+/// that ever stood there and does.
+fn values<'a, T: DeserializeOwned + Serialize>(
+    seen: &Seen<'a>,
+    name: &str,
+) -> Vec<(T, &'a ChangeMeta)> {
+    let mut standing = register::<T>(seen.document, seen.index, name);
+    let is_empty = standing.is_empty();
+    standing.retain(|(_, change)| (seen.counts)(change));
+    if is_empty || !standing.is_empty() {
+        return standing;
+    }
+    let mut earlier: Vec<&ChangeMeta> = seen.index.changes().iter().collect();
+    earlier.retain(|change| (seen.counts)(change));
+    earlier.sort_by_key(|change| std::cmp::Reverse(change.rank()));
+    let set_by = |change: &'a ChangeMeta| {
+        let at = [ChangeHash(change.hash)];
+        let values = seen.document.get_all_at(ROOT, name, &at).ok()?;
+        let own = values.iter().find(|(_, id)| {
+            written_by(seen.index, id).is_some_and(|(_, by)| by.fragment == change.fragment)
+        });
+        Some((parse::<T>(&own?.0)?, change))
+    };
+    earlier.into_iter().find_map(set_by).into_iter().collect()
 }
 
 /// The entries of a map, by clock, ties by fragment, those of one fragment as they were written.
 fn entries<'a, T: DeserializeOwned + Serialize>(
-    document: &Automerge,
-    index: &'a DocIndex,
+    seen: &Seen<'a>,
     map: usize,
 ) -> Vec<(&'a ChangeMeta, Entry<T>)> {
+    let (document, index) = (seen.document, seen.index);
     let Ok(Some((_, object))) = document.get(ROOT, MAPS[map]) else {
         return Vec::new();
     };
@@ -110,6 +150,9 @@ fn entries<'a, T: DeserializeOwned + Serialize>(
         let Some((counter, change)) = written_by(index, &id) else {
             continue;
         };
+        if !(seen.counts)(change) {
+            continue;
+        }
         let Some(value) = parse::<T>(&value) else {
             continue;
         };
@@ -145,8 +188,8 @@ fn folded<T>(
     folded
 }
 
-fn errors(document: &Automerge, index: &DocIndex) -> Vec<Entry<ErrorEntry>> {
-    let all = entries::<ErrorEntry>(document, index, 2)
+fn errors(seen: &Seen<'_>) -> Vec<Entry<ErrorEntry>> {
+    let all = entries::<ErrorEntry>(seen, 2)
         .into_iter()
         .map(|(_, entry)| entry)
         .collect();
@@ -162,8 +205,8 @@ fn errors(document: &Automerge, index: &DocIndex) -> Vec<Entry<ErrorEntry>> {
     )
 }
 
-fn artifacts(document: &Automerge, index: &DocIndex) -> Vec<Entry<Artifact>> {
-    let all = entries::<Artifact>(document, index, 5)
+fn artifacts(seen: &Seen<'_>) -> Vec<Entry<Artifact>> {
+    let all = entries::<Artifact>(seen, 5)
         .into_iter()
         .map(|(_, entry)| entry)
         .collect();
@@ -171,12 +214,12 @@ fn artifacts(document: &Automerge, index: &DocIndex) -> Vec<Entry<Artifact>> {
 }
 
 /// A question is resolved by the same words said at or after the moment it was last asked.
-fn questions(document: &Automerge, index: &DocIndex) -> Vec<Entry<Question>> {
+fn questions(seen: &Seen<'_>) -> Vec<Entry<Question>> {
     let mut resolved = BTreeMap::new();
-    for (change, note) in entries::<Note>(document, index, 4) {
+    for (change, note) in entries::<Note>(seen, 4) {
         resolved.insert(note.value.text, change.rank());
     }
-    let asked = entries::<Note>(document, index, 3)
+    let asked = entries::<Note>(seen, 3)
         .into_iter()
         .map(|(change, note)| {
             let is_resolved = resolved
@@ -199,9 +242,9 @@ fn questions(document: &Automerge, index: &DocIndex) -> Vec<Entry<Question>> {
 }
 
 /// Lists written without knowing of each other both stay: the later first, each line once.
-fn together(document: &Automerge, index: &DocIndex, name: &str) -> Vec<Entry<Note>> {
+fn together(seen: &Seen<'_>, name: &str) -> Vec<Entry<Note>> {
     let mut lines: Vec<Entry<Note>> = Vec::new();
-    for (At { value, .. }, change) in register::<At<Vec<String>>>(document, index, name) {
+    for (At { value, .. }, change) in values::<At<Vec<String>>>(seen, name) {
         for text in value {
             if !lines.iter().any(|line| line.value.text == text) {
                 lines.push(entry(Note { text }, change));

@@ -9,7 +9,8 @@ use automerge::ChangeHash;
 use minicbor::{Decode, Encode};
 use rhizome_identity::{AgentId, Hash, NodeId};
 
-use crate::{FragmentId, Hlc, Kind};
+use super::DocKey;
+use crate::{FragmentId, Hlc, Kind, Standing, Voice, standing::Judge};
 
 /// One change and the fragment that carried it.
 #[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
@@ -57,6 +58,18 @@ impl ChangeMeta {
     /// Orders by clock, ties by fragment: the same on every node.
     pub(crate) fn rank(&self) -> (Hlc, FragmentId) {
         (self.hlc, self.fragment)
+    }
+
+    /// Returns whether what it said may be shown in the document `key`.
+    pub(crate) fn is_shown(&self, key: &DocKey, judge: Judge<'_>) -> bool {
+        let voice = Voice {
+            space: key.space,
+            author: self.author,
+            node: self.node,
+            fragment: self.fragment,
+            kind: self.kind,
+        };
+        judge(&voice) > Standing::Hidden
     }
 
     /// Returns whether operation `counter` of this change put a character into a text.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use rhizome_identity::{AgentId, NodeId, SpaceId};
+use rhizome_identity::{AgentId, Denied, NodeId, SpaceId};
 
 use super::{
     journal::{Entry, Item, Ticket},
@@ -14,6 +14,9 @@ use super::{
     state::{Chain, Inner},
 };
 use crate::{Fragment, FragmentId, Missing, RejectReason, Verdict, check_signatures};
+
+/// How many contradictions wait to be shown to the mesh.
+const MAX_CONTRADICTIONS: usize = 64;
 
 /// A fragment on its way in.
 struct Candidate {
@@ -47,16 +50,19 @@ impl Inner {
                 }
             }
         }
-        let _one = self
-            .admitting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut freed = self.admit_batch(candidates, false, &mut |place, verdict| {
-            outcomes[place].verdict = verdict;
-        });
-        while !freed.is_empty() {
-            freed = self.admit_batch(freed, true, &mut |_, _| {});
+        {
+            let _one = self
+                .admitting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let mut freed = self.admit_batch(candidates, false, &mut |place, verdict| {
+                outcomes[place].verdict = verdict;
+            });
+            while !freed.is_empty() {
+                freed = self.admit_batch(freed, true, &mut |_, _| {});
+            }
         }
+        self.show_forks();
         outcomes
     }
 
@@ -105,6 +111,7 @@ impl Inner {
                 fresh.push(candidate);
             }
         }
+        self.learn(&fresh);
         let own_chains = self.lock_own_chains(&fresh);
         let mut own_tips: Vec<_> = own_chains
             .iter()
@@ -157,7 +164,14 @@ impl Inner {
                 Verdict::Fork { other } => {
                     report(candidate.place, Verdict::Fork { other });
                     let chain = (header.space, header.author);
-                    if !self.state().forks.contains_key(&chain) {
+                    let mut state = self.state();
+                    let is_shown = state.rights.authority.frozen(&chain.1, &chain.0).is_some();
+                    if !is_shown && state.contradictions.len() < MAX_CONTRADICTIONS {
+                        let fragment = candidate.fragment.detached();
+                        state.contradictions.push((fragment, other));
+                    }
+                    if !state.forks.contains_key(&chain) {
+                        drop(state);
                         entries.push(Entry::evidence(candidate.fragment, other));
                     }
                 }
@@ -172,21 +186,57 @@ impl Inner {
         freed
     }
 
+    /// Learns from what is offered which of two histories of an author leads to what is pinned.
+    fn learn(&self, candidates: &[Candidate]) {
+        let mut state = self.state();
+        if !state.is_curtailed {
+            return;
+        }
+        let mut spaces = BTreeSet::new();
+        // The latest first: each names the one before it.
+        for candidate in candidates.iter().rev() {
+            if state.admission.learn(&candidate.fragment) {
+                spaces.insert(candidate.fragment.header.space);
+            }
+        }
+        if !spaces.is_empty() {
+            self.applier.recut(spaces);
+        }
+    }
+
+    /// Returns whether a fragment that does not count is to be carried: something here builds on it.
+    fn is_carried(&self, fragment: &Fragment, reason: &RejectReason) -> bool {
+        let is_beyond = matches!(
+            reason,
+            RejectReason::BeyondCut | RejectReason::Denied(Denied::Revoked | Denied::Frozen)
+        );
+        is_beyond && self.view.is_awaited(&fragment.id)
+    }
+
     /// Checks everything but signatures; what stays is worth verifying.
     fn judge(
         &self,
         candidates: Vec<Candidate>,
         report: &mut dyn FnMut(Option<usize>, Verdict),
     ) -> Vec<(Candidate, Verdict)> {
-        let state = self.state();
         let mut judged = Vec::with_capacity(candidates.len());
-        for candidate in candidates {
-            let authority = &state.rights.authority;
-            match state.admission.check(authority, &candidate.fragment) {
-                verdict @ (Verdict::Duplicate | Verdict::Reject(_)) => {
-                    report(candidate.place, verdict)
+        let mut refused = Vec::new();
+        {
+            let state = self.state();
+            for candidate in candidates {
+                let authority = &state.rights.authority;
+                match state.admission.check(authority, &candidate.fragment) {
+                    Verdict::Duplicate => report(candidate.place, Verdict::Duplicate),
+                    Verdict::Reject(reason) => refused.push((candidate, reason)),
+                    verdict => judged.push((candidate, verdict)),
                 }
-                verdict => judged.push((candidate, verdict)),
+            }
+        }
+        for (candidate, reason) in refused {
+            if self.is_carried(&candidate.fragment, &reason) {
+                judged.push((candidate, Verdict::Admit));
+            } else {
+                report(candidate.place, Verdict::Reject(reason));
             }
         }
         judged

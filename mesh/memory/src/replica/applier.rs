@@ -80,10 +80,14 @@ struct Shared {
     gathers_since: Option<Instant>,
     /// Space keys that came after fragments which they open.
     rescans: BTreeSet<(SpaceId, u32)>,
+    /// Spaces of which something else counts than before.
+    recuts: BTreeSet<SpaceId>,
     /// After this arrival the view left fragments out for which it has room now.
     replay: Option<u64>,
     /// A rescan or a replay is at work.
     is_rescanning: bool,
+    /// What counts is being worked out anew.
+    is_recutting: bool,
     /// Somebody applies: a step is taken, and not done.
     is_led: bool,
     /// Rows of the replica's index are to be written, which no reader shall wait for.
@@ -104,6 +108,8 @@ enum Step {
     /// Read what arrived after the first, up to the second.
     Read(u64, u64),
     Rescan(BTreeSet<(SpaceId, u32)>),
+    /// Work out anew what counts of these spaces.
+    Recut(BTreeSet<SpaceId>),
     /// Apply again what arrived after this.
     Replay(u64),
 }
@@ -118,8 +124,10 @@ impl Applier {
             wanted: durable,
             gathers_since: (applied < durable).then(Instant::now),
             rescans: BTreeSet::new(),
+            recuts: BTreeSet::new(),
             replay: None,
             is_rescanning: false,
+            is_recutting: false,
             is_led: false,
             is_flush_due: false,
             stopping: false,
@@ -158,6 +166,12 @@ impl Applier {
         self.work.notify_one();
     }
 
+    /// Has it worked out anew what counts of these spaces.
+    pub(super) fn recut(&self, spaces: BTreeSet<SpaceId>) {
+        self.shared().recuts.extend(spaces);
+        self.work.notify_one();
+    }
+
     /// Returns once everything that is durable now, and can be read now, is applied.
     pub(super) fn catch_up(&self, inner: &Inner) {
         let shared = self.shared();
@@ -166,6 +180,7 @@ impl Applier {
             shared.applied >= target
                 && !shared.is_rescanning
                 && shared.rescans.is_empty()
+                && shared.recuts.is_empty()
                 && shared.replay.is_none()
         });
     }
@@ -174,7 +189,10 @@ impl Applier {
     pub(super) fn wait_until_composable(&self, inner: &Inner) -> u64 {
         let shared = self.shared();
         let target = shared.composable_from;
-        self.reach(inner, shared, |shared| shared.applied >= target);
+        // Nor shall anything be built on what does not count any more.
+        self.reach(inner, shared, |shared| {
+            shared.applied >= target && shared.recuts.is_empty() && !shared.is_recutting
+        });
         target
     }
 
@@ -249,7 +267,7 @@ impl Applier {
 
     /// Does what was taken, and lets the next take the role.
     fn perform(&self, inner: &Inner, step: Step) {
-        let is_rescan = matches!(step, Step::Rescan(_) | Step::Replay(_));
+        let is_rescan = matches!(step, Step::Rescan(_) | Step::Recut(_) | Step::Replay(_));
         let worked = panic::catch_unwind(AssertUnwindSafe(|| perform(inner, step)));
         let is_flush_due = inner.index.is_due();
         let replay = worked.is_ok().then(|| inner.view.begin_replay()).flatten();
@@ -268,12 +286,14 @@ impl Applier {
         }
         if is_rescan {
             shared.is_rescanning = false;
+            shared.is_recutting = false;
         }
         shared.replay = shared.replay.or(replay);
         let is_more = shared.dead
             || shared.is_flush_due
             || shared.pending() > 0
             || !shared.rescans.is_empty()
+            || !shared.recuts.is_empty()
             || shared.replay.is_some();
         drop(shared);
         self.changed.notify_all();
@@ -358,6 +378,11 @@ impl Shared {
             }
             Some((arrival, _)) => Step::Read(self.applied, arrival - 1),
             None if self.applied < self.durable => Step::Read(self.applied, self.durable),
+            None if !self.recuts.is_empty() => {
+                self.is_rescanning = true;
+                self.is_recutting = true;
+                Step::Recut(std::mem::take(&mut self.recuts))
+            }
             None if !self.rescans.is_empty() => {
                 self.is_rescanning = true;
                 Step::Rescan(std::mem::take(&mut self.rescans))
@@ -461,7 +486,16 @@ fn perform(inner: &Inner, step: Step) -> Option<u64> {
         }
         Step::Read(after, until) => Some(read_and_apply(inner, after, until)),
         Step::Rescan(keys) => {
-            rescan(inner, &keys);
+            rescan(inner, &keys.iter().map(|(space, _)| *space).collect());
+            inner.note_settled_keys(&keys);
+            None
+        }
+        Step::Recut(spaces) => {
+            let renewed = inner.recut(&spaces);
+            if !renewed.is_empty() {
+                rescan(inner, &renewed);
+            }
+            inner.note_settled_cuts();
             None
         }
         Step::Replay(since) => {
@@ -489,6 +523,7 @@ fn open_work(inner: &Inner, work: Work) -> Vec<Opened> {
         } => inner.open(&fragment).into_iter().collect(),
         Work::Body(fragments) => fragments
             .iter()
+            .filter(|id| inner.is_kept(id))
             .filter_map(|id| inner.open(&inner.fragment(id)?).ok())
             .collect(),
         Work::Nothing => Vec::new(),
@@ -509,6 +544,7 @@ fn read_and_apply(inner: &Inner, after: u64, until: u64) -> u64 {
     let mut rows = inner.index.after(after, BATCH);
     rows.retain(|row| row.arrival <= until);
     let last = rows.last().map_or(until, |row| row.arrival);
+    inner.retain_kept(&mut rows);
     let opened = rows.iter().flat_map(|row| match &row.kind {
         RowKind::Fragment { .. } => open_row(inner, row).into_iter().collect(),
         RowKind::Body => inner.open_all_with_body(&row.id),
@@ -519,14 +555,15 @@ fn read_and_apply(inner: &Inner, after: u64, until: u64) -> u64 {
     last
 }
 
-fn rescan(inner: &Inner, keys: &BTreeSet<(SpaceId, u32)>) {
-    let spaces: BTreeSet<SpaceId> = keys.iter().map(|(space, _)| *space).collect();
+/// Applies what is there of these spaces again.
+fn rescan(inner: &Inner, spaces: &BTreeSet<SpaceId>) {
     let until = inner.applier.applied();
     let mut after = 0;
     while after < until {
-        let rows = inner.index.after(after, BATCH);
+        let mut rows = inner.index.after(after, BATCH);
         let Some(last) = rows.last() else { break };
         after = last.arrival;
+        inner.retain_kept(&mut rows);
         let in_spaces = rows.iter().filter(|row| match &row.kind {
             RowKind::Fragment { space, .. } => row.arrival <= until && spaces.contains(space),
             _ => false,
@@ -536,7 +573,6 @@ fn rescan(inner: &Inner, keys: &BTreeSet<(SpaceId, u32)>) {
             apply(inner, until, opened);
         }
     }
-    inner.note_settled_keys(keys);
 }
 
 /// Applies again what arrived after `since`: some of it was left out, and the rest changes nothing.
@@ -558,7 +594,8 @@ fn open_row(inner: &Inner, row: &Row) -> Option<Opened> {
 
 impl Inner {
     fn open_all_with_body(&self, body: &Hash) -> Vec<Opened> {
-        let rows = self.rows_with_body(body);
+        let mut rows = self.rows_with_body(body);
+        self.retain_kept(&mut rows);
         rows.iter().filter_map(|row| open_row(self, row)).collect()
     }
 

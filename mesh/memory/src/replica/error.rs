@@ -105,6 +105,11 @@ pub enum PublishError {
         /// The position that is missing.
         seq: u64,
     },
+    /// The store was put back from a copy: its agents may have published more than it knows of.
+    #[error(
+        "this node was put back from a copy, and space `{0}` was not compared with a peer since"
+    )]
+    Restored(SpaceId),
     /// The fragment could not be made durable. Nothing was published, unless the source is
     /// [`LogError::Sync`]: then it may turn out to be when the node starts again.
     #[error("the fragment could not be made durable")]
@@ -129,6 +134,11 @@ impl PublishError {
             Self::ChainBroken { .. } => {
                 Some("connect to a peer that holds the space: it is fetched from there".into())
             }
+            Self::Restored(_) => Some(
+                "connect to a peer that holds the space: what was published since the copy was \
+                 made is fetched from there; or take the copy as it is with `rhizome member accept-copy`"
+                    .into(),
+            ),
             Self::Compose(source) => source.hint(),
             Self::Storage(source) => source.hint(),
             Self::Denied { .. } | Self::Fragment(_) => None,

@@ -10,7 +10,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use rhizome_identity::{AgentId, Hash, NodeId, NodeKey, RecordLog, SignedRecord, SpaceId};
+use rhizome_identity::{
+    AgentId, Authority, Hash, NodeId, NodeKey, RecordLog, SignedRecord, SpaceId,
+};
 use tracing::warn;
 
 use super::{
@@ -18,10 +20,12 @@ use super::{
     error::OpenError,
     journal::read_evidence,
     request::{Fork, ReplicaConfig},
+    restored::Copy,
     state::{Inner, Rights, State},
 };
 use crate::{
     Admission, Fragment, FragmentId, Hlc, HlcClock, IdSet, Lane, View,
+    admission::Link,
     disk::{Disk, RealDisk},
     now_ms,
     store::{
@@ -67,7 +71,14 @@ impl Replica {
             }
             Err(TryLockError::Error(source)) => return Err(directory(source)),
         }
-        Self::open_on(Arc::new(disk), dir, node, config, Some(lock))
+        let copy = Copy::look(dir, &lock).map_err(directory)?;
+        if copy.is_suspect {
+            warn!(
+                "this store was put back from a copy; nothing is published in a space before it was \
+                 compared with a peer"
+            );
+        }
+        Self::open_on(Arc::new(disk), dir, node, config, Some((lock, copy)))
     }
 
     /// Opens the replica whose segments and bodies are on `disk` and whose index and view, which
@@ -77,7 +88,7 @@ impl Replica {
         dir: &Path,
         node: NodeKey,
         config: ReplicaConfig,
-        lock: Option<fs::File>,
+        lock: Option<(fs::File, Copy)>,
     ) -> Result<Self, OpenError> {
         let directory = |source| OpenError::Directory {
             path: dir.to_owned(),
@@ -123,6 +134,7 @@ impl Replica {
         let mut restored = restore(&*disk, &log, &rows, &tail, &mut report);
 
         let view = open_view(dir, log.place().arrival)?;
+        let (lock, copy) = lock.unzip();
         let is_new_view = view.watermark() == 0;
         let mut rights = Rights::clone(&restored.state.rights);
         for (space, epoch, key) in rights.authority.unwrap_keys(&node) {
@@ -140,6 +152,7 @@ impl Replica {
             view,
             restored,
             lock,
+            copy.unwrap_or_default(),
         );
         if is_new_view {
             // Everything is read once more anyway, with all the keys there are.
@@ -151,6 +164,10 @@ impl Replica {
                     .filter(|key| !settled.contains(key))
                     .collect(),
             );
+        }
+        let unsettled = inner.restore_cuts();
+        if !unsettled.is_empty() {
+            inner.applier.recut(unsettled);
         }
         if inner.recovery.replayed > 0 {
             inner.flush_index();
@@ -272,6 +289,7 @@ fn restore(
             }
         }
     }
+    let authority = Arc::new(records.resolve());
     let mut admission = Admission::new();
     let mut forks = BTreeMap::new();
     let mut wanted: BTreeMap<Hash, BTreeSet<FragmentId>> = BTreeMap::new();
@@ -288,7 +306,6 @@ fn restore(
                 ..
             } => {
                 admission.restore(*author, *space, *seq, id, *prev);
-                space_sets.entry(*space).or_default().insert(row.id);
                 if let Some(blob) = blob
                     && !disk.exists(&bodies::name(blob))
                 {
@@ -319,7 +336,17 @@ fn restore(
             report.lost.push(tip.id);
         }
     }
-    let authority = Arc::new(records.resolve());
+    pin(&mut admission, &authority, rows);
+    for row in rows {
+        if let RowKind::Fragment {
+            space, author, seq, ..
+        } = &row.kind
+            && admission.counts(author, space, *seq, row.id.into())
+        {
+            space_sets.entry(*space).or_default().insert(row.id);
+        }
+    }
+    let is_curtailed = admission.curtailed().next().is_some();
     let state = State {
         records,
         rights: Arc::new(Rights {
@@ -330,6 +357,9 @@ fn restore(
         forks,
         wanted,
         recheck: Vec::new(),
+        is_curtailed,
+        carried: BTreeSet::new(),
+        contradictions: Vec::new(),
     };
     let mut sets: BTreeMap<Lane, Arc<RwLock<IdSet>>> = space_sets
         .into_iter()
@@ -341,6 +371,20 @@ fn restore(
         clock: tail.clock.clone(),
         sets,
     }
+}
+
+/// Has the chains count as far as the authority log says, and follow the histories that it pins.
+fn pin(admission: &mut Admission, authority: &Authority, rows: &[Row]) {
+    admission.authority_pins(authority);
+    let curtailed: BTreeSet<(SpaceId, AgentId)> = admission.curtailed().collect();
+    if curtailed.is_empty() {
+        return;
+    }
+    let links = rows.iter().filter_map(Link::of_row);
+    let links: Vec<Link> = links
+        .filter(|link| curtailed.contains(&(link.space, link.author)))
+        .collect();
+    admission.restore_pinned(&links);
 }
 
 fn open_view(dir: &Path, arrival: u64) -> Result<View, OpenError> {

@@ -247,6 +247,9 @@ impl Inner {
         authority
             .may_write(&agent.id(), &self.node, &space, now_ms)
             .map_err(|source| PublishError::Denied { space, source })?;
+        if self.is_suspect(&space) {
+            return Err(PublishError::Restored(space));
+        }
         let key = rights.keys.get(&(space, epoch)).cloned();
         let key = key.ok_or(PublishError::NoKey { space, epoch })?;
         let mut auth_heads = authority.heads().to_vec();

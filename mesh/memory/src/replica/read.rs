@@ -3,12 +3,13 @@
 use std::sync::PoisonError;
 
 use bytes::Bytes;
-use rhizome_identity::{Hash, SpaceId};
+use rhizome_identity::{Hash, Reach, SpaceId};
 
 use super::{applier::Unopened, error::ReplicaError, request::SpaceStats, state::Inner};
 use crate::{
-    Applied, Awaited, Fragment, FragmentId, Kind, Lane, MAX_WATCH, Verification, VerifiedFragment,
-    WatchEvent, Why, WhyState,
+    Applied, Awaited, Fragment, FragmentId, Kind, Lane, MAX_WATCH, RejectReason, Verdict,
+    Verification, VerifiedFragment, WatchEvent, Why, WhyState,
+    admission::refusal,
     fragment::DOMAIN,
     store::{Row, RowKind},
 };
@@ -225,13 +226,11 @@ impl Inner {
         if !state.admission.contains(fragment) {
             return Some("it is not in its author's chain".into());
         }
-        let at_ms = header.hlc.unix_ms();
-        let allowed =
-            state
-                .rights
-                .authority
-                .may_write(&header.author, &header.node, &header.space, at_ms);
-        allowed.err().map(|denied| denied.to_string())
+        match refusal(&state.rights.authority, fragment)? {
+            Verdict::Reject(RejectReason::Denied(denied)) => Some(denied.to_string()),
+            Verdict::Reject(reason) => Some(reason.to_string()),
+            _ => Some("its author's right to write is not known yet".into()),
+        }
     }
 
     pub(super) fn why(&self, id: FragmentId) -> Result<Option<Why>, ReplicaError> {
@@ -268,6 +267,16 @@ impl Inner {
             named_by: fragment.id,
             named_by_author: fragment.header.author,
         };
+        if let Some((reach, by)) = self.outside_by(fragment) {
+            return WhyState::SetAside {
+                up_to: match reach {
+                    Reach::UpTo(pin) => Some(pin.seq),
+                    Reach::Whole | Reach::Nothing => None,
+                },
+                by,
+                carried: self.is_kept(&fragment.id),
+            };
+        }
         match self.view.state(&fragment.id) {
             Some(Applied::Applied) => return WhyState::Applied,
             Some(Applied::Waiting(deps)) => {

@@ -19,6 +19,7 @@ use super::{
     journal::{Entry, Item, Journal},
     records::WaitingRecords,
     request::Fork,
+    restored::Copy,
 };
 use crate::{
     Admission, Event, Fragment, FragmentId, HlcClock, IdSet, Lane, Reader, View,
@@ -61,6 +62,8 @@ pub(super) struct Inner {
     /// What publishing has to know, so that it need not wait for a commit.
     rights: RwLock<Arc<Rights>>,
     clock: Mutex<HlcClock>,
+    /// Whether this store was put back from a copy.
+    pub(super) copy: Mutex<Copy>,
     /// Keeps the directory locked.
     pub(super) _lock: Option<File>,
 }
@@ -82,6 +85,12 @@ pub(super) struct State {
     pub(super) wanted: BTreeMap<Hash, BTreeSet<FragmentId>>,
     /// Fragments that waited for authority records which may be here now.
     pub(super) recheck: Vec<Fragment>,
+    /// Whether some chain does not count as a whole.
+    pub(super) is_curtailed: bool,
+    /// Fragments that do not count and that others which do count build on.
+    pub(super) carried: BTreeSet<FragmentId>,
+    /// Fragments that contradict one that is here, to be shown to the mesh.
+    pub(super) contradictions: Vec<(Fragment, FragmentId)>,
 }
 
 /// The lock under which an author's chain goes on; empty until it was looked up.
@@ -119,6 +128,7 @@ impl Inner {
         view: View,
         restored: super::open::Restored,
         lock: Option<File>,
+        copy: Copy,
     ) -> Self {
         let reach = Reach {
             place: log.place(),
@@ -148,6 +158,7 @@ impl Inner {
             rights: RwLock::new(Arc::clone(&restored.state.rights)),
             state: Mutex::new(restored.state),
             clock: Mutex::new(restored.clock),
+            copy: Mutex::new(copy),
             _lock: lock,
         }
     }
@@ -253,7 +264,21 @@ impl Inner {
                     let lane = Lane::Space(fragment.header.space);
                     self.set_insert(lane, &fragment.id.into());
                     entry.ticket.set_freed(state.admission.commit(fragment));
+                    let header = &fragment.header;
+                    if state.is_curtailed {
+                        let (author, space) = (&header.author, &header.space);
+                        if !state
+                            .admission
+                            .counts(author, space, header.seq, fragment.id)
+                        {
+                            state.carried.insert(fragment.id);
+                        }
+                        if self.builds_on_outside(&state, &header.deps) {
+                            self.applier.recut(BTreeSet::from([header.space]));
+                        }
+                    }
                     if *own && change.is_none() {
+                        self.copy().refetched += 1;
                         self.applier.hold_composing_until(arrival);
                     }
                     if *own {
@@ -370,10 +395,20 @@ impl Inner {
         for (space, epoch, key) in authority.unwrap_keys(&self.key) {
             keys.entry((space, epoch)).or_insert(key);
         }
-        state.rights = Arc::new(Rights { authority, keys });
+        state.rights = Arc::new(Rights {
+            authority: Arc::clone(&authority),
+            keys,
+        });
         *self.rights.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&state.rights);
         let freed = state.admission.authority_changed();
         state.recheck.extend(freed);
+        let recut = state.admission.authority_pins(&authority);
+        if !recut.is_empty() {
+            state.is_curtailed = state.admission.curtailed().next().is_some();
+            // Who composes must not build on what is about to go.
+            let spaces: BTreeSet<SpaceId> = recut.into_iter().map(|(space, _)| space).collect();
+            self.applier.recut(spaces);
+        }
         let is_new = |key: &&(SpaceId, u32)| !before.keys.contains_key(key);
         state.rights.keys.keys().filter(is_new).copied().collect()
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::PoisonError};
 
-use rhizome_identity::{Authority, PublicKey};
+use rhizome_identity::{Authority, PublicKey, Reach};
 
 use super::state::Inner;
 use crate::{Standing, Voice, now_ms};
@@ -41,15 +41,22 @@ impl Inner {
         if voice.kind.is_record() && voice.kind != crate::Kind::Confirmation {
             return Standing::Trusted;
         }
-        if authority.is_revoked(&agent) || authority.is_revoked(&node) {
-            return if self.is_before_cut(authority, voice) {
-                Standing::Doubtful
-            } else {
-                Standing::Hidden
-            };
+        if authority.reach(&voice.author, &voice.space) != Reach::Whole
+            && !self.counts(&voice.fragment)
+        {
+            return Standing::Hidden;
+        }
+        let is_ended = authority.is_revoked(&agent);
+        let is_homeless = !is_ended && authority.is_revoked(&node);
+        if is_homeless && !self.is_before_cut(authority, voice) {
+            return Standing::Hidden;
         }
         if distrusted.contains(&agent) || distrusted.contains(&node) {
             return Standing::Doubtful;
+        }
+        if is_ended || is_homeless {
+            // An admin has said that it stays: what was taken back by it stays taken back.
+            return Standing::Trusted;
         }
         match authority.agent(&voice.author) {
             Some(info)

@@ -15,7 +15,7 @@ use super::{
     waiting::{Waiting, decode_waiting, encode_waiting},
 };
 use crate::{
-    FragmentId, Reason,
+    FragmentId, Header, Reason,
     document::{DocKey, Shape, stated_item},
     fence,
     item::MemoryItem,
@@ -261,7 +261,7 @@ impl Applying {
         Ok(verdict)
     }
 
-    fn forget_waiting(
+    pub(super) fn forget_waiting(
         &mut self,
         tables: &mut Tables<'_>,
         id: &FragmentId,
@@ -276,10 +276,15 @@ impl Applying {
 
 /// Returns the document that a fragment claims to be of.
 pub(super) fn doc_key(opened: &Opened) -> DocKey {
+    doc_key_of(&opened.header)
+}
+
+/// Returns the document that a fragment with this header claims to be of.
+pub(crate) fn doc_key_of(header: &Header) -> DocKey {
     DocKey {
-        space: opened.header.space,
-        shape: Shape::of(opened.header.kind),
-        doc: opened.header.doc,
+        space: header.space,
+        shape: Shape::of(header.kind),
+        doc: header.doc,
     }
 }
 

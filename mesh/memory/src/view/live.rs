@@ -5,7 +5,7 @@ use automerge::{Automerge, Change};
 use super::ViewError;
 use crate::{
     ContextState,
-    document::{DocIndex, DocKey, context_state, document_of_first, genesis},
+    document::{ChangeMeta, DocIndex, DocKey, context_state, document_of_first, genesis},
     fence::{self, fenced},
 };
 
@@ -57,12 +57,17 @@ impl Live {
         self.form = Form::First(Box::new(change));
     }
 
-    /// Returns the whole state of the context this document is.
-    pub(super) fn context_state(&self, key: &DocKey) -> Result<Option<ContextState>, ViewError> {
+    /// Returns the whole state of the context this document is,
+    /// as far as its changes count.
+    pub(super) fn context_state(
+        &self,
+        key: &DocKey,
+        counts: &dyn Fn(&ChangeMeta) -> bool,
+    ) -> Result<Option<ContextState>, ViewError> {
         let Form::Document(document) = &self.form else {
             return Ok(None);
         };
-        fenced(|| context_state(key, document, &self.index))
+        fenced(|| context_state(key, document, &self.index, counts))
             .map_err(|_| ViewError::Damaged("a context"))
     }
 

@@ -31,7 +31,7 @@ pub(super) fn read_material(
     index: &DocIndex,
 ) -> Option<Material> {
     match key.shape {
-        Shape::Context => context_summary(key, document, index)
+        Shape::Context => context_summary(key, document, index, &|_| true)
             .map(|summary| Material::Context(Box::new(summary))),
         Shape::Memory => {
             memory_item(key, document, index).map(|item| Material::Memory(Box::new(item)))
@@ -116,6 +116,32 @@ fn renew(
         is_new,
     };
     fresh.insert(*key, renewed);
+    Ok(())
+}
+
+/// Takes back all that is kept of a document for readers. The search index need not hear of it:
+/// what it finds is looked up.
+pub(super) fn withdraw(tables: &mut Tables<'_>, key: &DocKey) -> Result<(), ViewError> {
+    let row = &key.to_bytes()[..];
+    let before = tables
+        .items
+        .get(row)?
+        .map(|row| decode_item(row.value()))
+        .transpose()?;
+    if let Some(before) = before {
+        tables.order.remove(&order_row(key, before.hlc)[..])?;
+        for (gone, _) in links(&before) {
+            tables.superseded.remove(&superseded_row(key, &gone)[..])?;
+        }
+        if let Some(named) = &before.key {
+            tables.keyed.remove(&keyed_row(key, named)[..])?;
+        } else if let Some(same) = same_text_of(&before) {
+            tables.same.remove(&same_row(key, &same)[..])?;
+        }
+    }
+    tables.items.remove(row)?;
+    tables.summaries.remove(row)?;
+    tables.unindexed.remove(row)?;
     Ok(())
 }
 

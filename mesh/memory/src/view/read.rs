@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use automerge::Automerge;
 use redb::ReadableTable;
 use rhizome_identity::{AgentId, SpaceId};
 
@@ -16,7 +17,8 @@ use crate::{
     ContextState, ContextSummary, DocId, FilePath, FileSummary, FragmentId, Hit, MAX_FILES,
     MemoryItem, RecallError, RecallQuery, Standing, Voice,
     document::{
-        ChangeMeta, DocIndex, DocKey, Shape, context_doc, file_doc, file_material, statements,
+        ChangeMeta, DocIndex, DocKey, Shape, context_doc, context_summary, file_doc, file_material,
+        statements,
     },
     link::{Link, Says},
     recall::recall,
@@ -210,7 +212,17 @@ impl Reader {
     /// # Errors
     /// If the database fails.
     pub fn context(&self, space: &SpaceId, task: &str) -> Result<Option<ContextState>, ViewError> {
-        self.guarded(|| self.read_context(space, task))
+        self.context_judged(space, task, &all_trusted)
+    }
+
+    /// Returns the context of a task without what hidden authors changed in it.
+    pub(crate) fn context_judged(
+        &self,
+        space: &SpaceId,
+        task: &str,
+        judge: Judge<'_>,
+    ) -> Result<Option<ContextState>, ViewError> {
+        self.guarded(|| self.read_context(space, task, judge))
     }
 
     /// Lists contexts, the newest first.
@@ -218,7 +230,16 @@ impl Reader {
     /// # Errors
     /// If the database fails.
     pub fn contexts(&self, space: Option<&SpaceId>) -> Result<Vec<ContextSummary>, ViewError> {
-        self.guarded(|| self.read_contexts(space))
+        self.contexts_judged(space, &all_trusted)
+    }
+
+    /// Lists contexts without what hidden authors changed in them.
+    pub(crate) fn contexts_judged(
+        &self,
+        space: Option<&SpaceId>,
+        judge: Judge<'_>,
+    ) -> Result<Vec<ContextSummary>, ViewError> {
+        self.guarded(|| self.read_contexts(space, judge))
     }
 
     /// Lists what was refused; at most `limit`, in the order of the fragments' ids.
@@ -286,17 +307,26 @@ impl Reader {
         Ok(found)
     }
 
-    fn read_context(&self, space: &SpaceId, task: &str) -> Result<Option<ContextState>, ViewError> {
+    fn read_context(
+        &self,
+        space: &SpaceId,
+        task: &str,
+        judge: Judge<'_>,
+    ) -> Result<Option<ContextState>, ViewError> {
         let key = DocKey::context(*space, context_doc(space, task));
         let tables = self.shared.store.read()?;
         let row = &key.to_bytes()[..];
         let (saved, index) = (tables.saved.get(row)?, tables.index.get(row)?);
         let saved = saved.as_ref().map(|row| row.value());
         let live = Live::from_rows(&key, saved, index.as_ref().map(|row| row.value()))?;
-        live.context_state(&key)
+        live.context_state(&key, &|change| change.is_shown(&key, judge))
     }
 
-    fn read_contexts(&self, space: Option<&SpaceId>) -> Result<Vec<ContextSummary>, ViewError> {
+    fn read_contexts(
+        &self,
+        space: Option<&SpaceId>,
+        judge: Judge<'_>,
+    ) -> Result<Vec<ContextSummary>, ViewError> {
         let tables = self.shared.store.read()?;
         let prefix = space
             .map(|space| space.as_bytes().to_vec())
@@ -308,9 +338,14 @@ impl Reader {
                 break;
             }
             if row.value().get(SHAPE_AT) == Some(&(Shape::Context as u8)) {
-                let summary = serde_json::from_slice(summary.value())
+                let summary: ContextSummary = serde_json::from_slice(summary.value())
                     .map_err(|_| ViewError::Damaged("a context's summary"))?;
-                contexts.push(summary);
+                let key = DocKey::context(summary.space, summary.doc);
+                match rejudged(&tables, &key, judge, &context_summary)? {
+                    Rejudged::AsStored => contexts.push(summary),
+                    Rejudged::Gone => {}
+                    Rejudged::Anew(judged) => contexts.push(judged),
+                }
             }
         }
         contexts
@@ -331,7 +366,7 @@ impl Reader {
             let mut file: FileSummary = serde_json::from_slice(summary.value())
                 .map_err(|_| ViewError::Damaged("a file's summary"))?;
             let key = DocKey::file(*space, file.doc);
-            match rejudged(&tables, &key, judge)? {
+            match rejudged(&tables, &key, judge, &file_material)? {
                 Rejudged::AsStored => {}
                 Rejudged::Gone => continue,
                 Rejudged::Anew(judged) => file = judged.1,
@@ -430,7 +465,7 @@ pub(super) fn item(
     let mut item = decode_item(row.value())?;
     item.buried = String::new();
     if key.shape == Shape::File {
-        match rejudged(tables, key, judge)? {
+        match rejudged(tables, key, judge, &file_material)? {
             Rejudged::AsStored => {}
             Rejudged::Gone => return Ok(None),
             Rejudged::Anew(judged) => item = judged.0,
@@ -458,31 +493,31 @@ pub(super) fn item(
     Ok(Some((item, standing)))
 }
 
-/// What is left of a file without what hidden authors wrote in it.
-enum Rejudged {
+/// What is left of a document without what hidden authors wrote in it.
+enum Rejudged<T> {
     /// None of them did.
     AsStored,
     /// Nobody else did.
     Gone,
-    Anew(Box<(MemoryItem, FileSummary)>),
+    Anew(T),
 }
 
-fn rejudged(tables: &ReadTables, key: &DocKey, judge: Judge<'_>) -> Result<Rejudged, ViewError> {
+/// Reads what a document amounts to as far as its changes count.
+type Material<'a, T> =
+    &'a dyn Fn(&DocKey, &Automerge, &DocIndex, &dyn Fn(&ChangeMeta) -> bool) -> Option<T>;
+
+fn rejudged<T>(
+    tables: &ReadTables,
+    key: &DocKey,
+    judge: Judge<'_>,
+    material: Material<'_, T>,
+) -> Result<Rejudged<T>, ViewError> {
     let Some(index) = tables.index.get(&key.to_bytes()[..])? else {
         return Ok(Rejudged::AsStored);
     };
     let index = DocIndex::decode(index.value());
     let index = index.ok_or(ViewError::Damaged("the index of a document"))?;
-    let counts = |change: &ChangeMeta| {
-        let voice = Voice {
-            space: key.space,
-            author: change.author,
-            node: change.node,
-            fragment: change.fragment,
-            kind: change.kind,
-        };
-        judge(&voice) > Standing::Hidden
-    };
+    let counts = |change: &ChangeMeta| change.is_shown(key, judge);
     // Without the document, which is costly to load.
     if index.changes().iter().all(counts) {
         return Ok(Rejudged::AsStored);
@@ -491,10 +526,8 @@ fn rejudged(tables: &ReadTables, key: &DocKey, judge: Judge<'_>) -> Result<Rejud
         return Ok(Rejudged::Gone);
     };
     let (document, index) = live.parts()?;
-    Ok(match file_material(key, document, index, &counts) {
-        Some(judged) => Rejudged::Anew(Box::new(judged)),
-        None => Rejudged::Gone,
-    })
+    let judged = material(key, document, index, &counts);
+    Ok(judged.map_or(Rejudged::Gone, Rejudged::Anew))
 }
 
 /// Returns the latest statement by the best author of a document.

@@ -372,6 +372,9 @@ pub struct Why {
     /// Where its author signed two histories in this space, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork: Option<super::node::Fork>,
+    /// The newest records of the authority log that the author's node knew when it wrote.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub auth_heads: Vec<String>,
     /// The records that let the author write, from the mesh's genesis to the author's certificate.
     #[serde(default)]
     pub chain: Vec<WhyRecord>,
@@ -404,6 +407,16 @@ pub enum WhyState {
         /// Who signed that fragment.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         named_by_author: Option<Named>,
+    },
+    /// Beyond what counts of its author's chain: shown nowhere.
+    SetAside {
+        /// The place in the chain up to which it counts; absent if nothing of it does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        up_to: Option<u64>,
+        /// The records that say so.
+        by: Vec<WhyRecord>,
+        /// Whether it is kept because something that counts builds on it.
+        carried: bool,
     },
     /// Kept and replicated, never applied.
     Quarantined {

@@ -260,6 +260,10 @@ pub struct RevokeParams {
     /// Why, for people; written into the authority log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// What stays of what it said: `none` by default; `seen`, all that this node holds; or
+    /// `before:` and a time in Unix milliseconds, by its own clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<String>,
 }
 
 /// The answer to `DELETE /v1/agents/{agent}`.

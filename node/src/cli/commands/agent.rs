@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use super::{Context, Failure, names, seconds, short};
+use super::{Context, Failure, member, names, seconds, short};
 use crate::{
     api::types::mesh::{Agent, AgentBody, AgentCreated, AgentRevoked, Agents},
     cli::{
@@ -36,6 +36,9 @@ pub(crate) enum Verb {
         /// Why, for the log that all members read
         #[arg(long)]
         reason: Option<String>,
+        /// What stays of what it said: none, seen, or what is older than 90s, 30m, 24h, 7d
+        #[arg(long, default_value = "none", value_name = "WHAT", value_parser = member::keep)]
+        keep: String,
     },
 }
 
@@ -62,9 +65,13 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
             ))
         }
         Verb::List => list(context).await,
-        Verb::Revoke { agent, reason } => {
+        Verb::Revoke {
+            agent,
+            reason,
+            keep,
+        } => {
             let path = format!("/v1/agents/{}", encode(&agent));
-            let path = with_query(&path, &[("reason", reason)]);
+            let path = with_query(&path, &[("reason", reason), ("keep", Some(keep))]);
             let revoked: AgentRevoked = context.client.delete(&path).await?;
             if context.ui.is_json() {
                 return context.ui.object(&revoked);

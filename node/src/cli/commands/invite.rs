@@ -51,6 +51,7 @@ pub(crate) enum Verb {
     /// List the invites of the mesh
     List,
     /// Close an invite before it expires; who has joined by it stays
+    #[command(visible_alias = "revoke")]
     Close {
         /// The string, the invite's id, or a prefix of it
         invite: String,
@@ -127,7 +128,7 @@ async fn requests(context: &Context) -> Result<(), Failure> {
         })
 }
 
-async fn approve(context: &Context, node: String) -> Result<(), Failure> {
+pub(super) async fn approve(context: &Context, node: String) -> Result<(), Failure> {
     let body = ApproveBody { node };
     let answer: JoinRequests = context.client.post("/v1/invites/approve", &body).await?;
     if context.ui.is_json() {

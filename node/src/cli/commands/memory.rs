@@ -11,7 +11,7 @@ use super::{Context, Failure, short};
 use crate::{
     api::types::memory::{
         Memory, MemoryHistory, MemoryList, MemoryShown, PublishBody, Published, RecallBody,
-        Recalled, WatchEvent, Why, WhyState,
+        Recalled, WatchEvent, Why, WhyRecord, WhyState,
     },
     cli::{
         client::{encode, with_query},
@@ -438,6 +438,7 @@ async fn why(context: &Context, fragment: &str) -> Result<(), Failure> {
             )
         }
         WhyState::Quarantined { reason } => format!("in quarantine: {reason}"),
+        WhyState::SetAside { up_to, by, carried } => set_aside(*up_to, by, *carried),
         WhyState::Other { what } => what.clone(),
     };
     ui.line(&format!("state: {}", plain(&state)))?;
@@ -464,6 +465,10 @@ async fn why(context: &Context, fragment: &str) -> Result<(), Failure> {
             fork.ours, fork.theirs
         ))?;
     }
+    if !why.auth_heads.is_empty() {
+        let heads: Vec<String> = why.auth_heads.iter().map(|head| short(head)).collect();
+        ui.line(&format!("knew of the authority log: {}", heads.join(", ")))?;
+    }
     if let Some(denied) = &why.denied {
         ui.line(&format!("denied: {}", plain(denied)))?;
     }
@@ -477,6 +482,24 @@ async fn why(context: &Context, fragment: &str) -> Result<(), Failure> {
         ))?;
     }
     Ok(())
+}
+
+/// Says why a fragment does not count.
+fn set_aside(up_to: Option<u64>, by: &[WhyRecord], carried: bool) -> String {
+    let reach = match up_to {
+        Some(seq) => format!("its author's chain counts up to number {seq}"),
+        None => "nothing of its author's chain counts".to_owned(),
+    };
+    let by: Vec<String> = by
+        .iter()
+        .map(|record| format!("; {} {}: {}", short(&record.id), record.kind, record.says))
+        .collect();
+    let carried = if carried {
+        "; it is kept because what counts builds on it"
+    } else {
+        ""
+    };
+    format!("set aside: {reach}{}{carried}", by.concat())
 }
 
 /// Names a memory and whose word it is: what follows is that author's, not ours.

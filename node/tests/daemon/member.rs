@@ -1,0 +1,147 @@
+//! Members who are revoked, what stays of their work, and a root that is replaced.
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Daemon, code};
+
+fn join(host: &Daemon, guest: &Daemon) {
+    let invite = host.post("/v1/invites", json!({}));
+    guest.post("/v1/mesh/join", json!({"invite": invite["invite"]}));
+}
+
+fn titles(daemon: &Daemon) -> Vec<String> {
+    let list = daemon.get("/v1/memory?space=findings");
+    let memories = list["memories"].as_array().unwrap().iter();
+    let mut titles: Vec<String> = memories
+        .map(|memory| memory["title"].as_str().unwrap().to_owned())
+        .collect();
+    titles.sort();
+    titles
+}
+
+/// Asks until the answer is as wanted.
+fn until<T: std::fmt::Debug>(what: &str, ask: impl Fn() -> T, wanted: impl Fn(&T) -> bool) -> T {
+    let begun = Instant::now();
+    loop {
+        let answer = ask();
+        if wanted(&answer) {
+            return answer;
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "{what}: {answer:?}"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn fact(title: &str, replicas: u32) -> Value {
+    json!({"kind": "fact", "title": title, "space": "findings", "replicas": replicas})
+}
+
+#[test]
+fn a_revoked_node_is_out_and_what_was_kept_of_it_stays() {
+    let temp = tempfile::tempdir().unwrap();
+    let [laptop, cloud, edge] =
+        ["laptop", "cloud", "edge"].map(|name| Daemon::start(&temp.path().join(name), name));
+    laptop.found("findings");
+    join(&laptop, &cloud);
+    join(&laptop, &edge);
+    let first = cloud.post("/v1/memory", fact("kept", 2));
+    let at_ms = first["at_ms"].as_u64();
+    let shown = cloud.get(&format!("/v1/why/{}", first["id"].as_str().unwrap()));
+    let after = at_ms.or(shown["at_ms"].as_u64()).unwrap() + 1;
+    std::thread::sleep(Duration::from_millis(5));
+    let second = cloud.post("/v1/memory", fact("set aside", 2));
+    assert_eq!(titles(&edge), ["kept", "set aside"]);
+    // An ordinary member revokes nobody.
+    let refused = edge.ask("DELETE", "/v1/members/cloud", None);
+    assert_eq!((refused.0, code(&refused)), (403, "not_allowed"));
+    let bad = laptop.ask("DELETE", "/v1/members/cloud?keep=some", None);
+    assert_eq!((bad.0, code(&bad)), (400, "bad_request"));
+    let path = format!("/v1/members/cloud?reason=left&keep=before:{after}");
+    let (status, revoked) = laptop.ask("DELETE", &path, None);
+    assert_eq!(status, 200, "{revoked}");
+    assert_eq!(revoked["kept"], 1);
+    assert_eq!(revoked["rekeyed"][0]["name"], "findings");
+    assert_eq!(titles(&laptop), ["kept"]);
+    until(
+        "the revocation travels",
+        || titles(&edge),
+        |titles| *titles == ["kept"],
+    );
+    // Its connections are closed, and it hears of nothing that comes after.
+    let peers = until(
+        "the revoked node is gone",
+        || laptop.get("/v1/peers"),
+        |peers| {
+            let peers = peers["peers"].as_array().unwrap();
+            !peers
+                .iter()
+                .any(|peer| peer["name"] == "cloud" && peer["state"] == "connected")
+        },
+    );
+    assert!(peers["peers"].as_array().unwrap().len() >= 2);
+    laptop.post("/v1/memory", fact("under a new key", 1));
+    until(
+        "a new key is known",
+        || titles(&edge).len(),
+        |count| *count == 2,
+    );
+    assert!(!titles(&cloud).contains(&"under a new key".to_owned()));
+    let why = laptop.get(&format!("/v1/why/{}", second["id"].as_str().unwrap()));
+    assert_eq!(why["state"], "set_aside", "{why}");
+    assert_eq!(why["by"][0]["kind"], "revoke");
+    let listed = laptop.get("/v1/members");
+    let members = listed["members"].as_array().unwrap();
+    assert_eq!(members.len(), 3);
+    assert_eq!(members[2]["state"], "revoked");
+    let id = members[2]["node"]["id"].as_str().unwrap();
+    let shown = laptop.get(&format!("/v1/members/{id}"));
+    assert_eq!(shown["revocations"][0]["reason"], "left");
+    assert_eq!(shown["chains"][0]["set_aside"], 1, "{shown}");
+    // And given back.
+    let restored = laptop.post(&format!("/v1/members/{id}/restore"), json!({}));
+    assert_eq!(restored["chains"][0]["set_aside"], 0);
+    for daemon in [&laptop, &edge] {
+        until("it is back", || titles(daemon).len(), |count| *count == 3);
+    }
+    let again = laptop.ask(
+        "POST",
+        &format!("/v1/members/{id}/restore"),
+        Some(json!({})),
+    );
+    assert_eq!((again.0, code(&again)), (409, "nothing_set_aside"));
+}
+
+#[test]
+fn a_root_is_replaced_by_the_key_that_was_chosen_for_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("laptop");
+    let laptop = Daemon::start(&dir, "laptop");
+    laptop.found("findings");
+    let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
+    let next = read("next-root.key");
+    let rotated = laptop.post("/v1/root/rotate", json!({}));
+    assert_eq!(read("root.key"), next);
+    assert_ne!(read("next-root.key"), next);
+    let again = laptop.post("/v1/root/rotate", json!({}));
+    assert_ne!(again["root"], rotated["root"]);
+    let (kept, elsewhere) = (dir.join("next-root.key"), dir.join("elsewhere.key"));
+    std::fs::rename(&kept, &elsewhere).unwrap();
+    let missing = laptop.ask("POST", "/v1/root/rotate", Some(json!({})));
+    assert_eq!((missing.0, code(&missing)), (409, "no_root_key"));
+    std::fs::rename(&elsewhere, &kept).unwrap();
+    // An admin is the root's to revoke, and the root is the new one.
+    let refused = laptop.ask("DELETE", "/v1/members/laptop", None);
+    assert_eq!(
+        (refused.0, code(&refused)),
+        (403, "not_allowed"),
+        "{refused:?}"
+    );
+    let (status, revoked) = laptop.ask("DELETE", "/v1/members/laptop?as_root=true", None);
+    assert_eq!(status, 200, "{revoked}");
+    let members = laptop.get("/v1/members");
+    assert_eq!(members["members"][0]["state"], "revoked", "{members}");
+}
