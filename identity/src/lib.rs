@@ -6,7 +6,7 @@
 //! only files touched are key files whose path the caller names ([`keyfile`]).
 //!
 //! - [`id`], [`role`]: ids and the ladder of roles
-//! - [`keys`], [`keyfile`]: secret keys, in memory and on disk
+//! - [`keys`], [`keyfile`], [`words`]: secret keys, in memory, on disk and on paper
 //! - [`envelope`], [`cbor`]: COSE_Sign1 over deterministic CBOR, single and batch verification
 //! - [`epoch`]: space keys, body encryption, wraps to a node
 //! - [`record`], [`authority`], [`issue`]: the authority log, its resolution, and making records
@@ -30,6 +30,7 @@ pub mod keys;
 pub mod node_info;
 pub mod record;
 pub mod role;
+pub mod words;
 
 pub use authority::{
     AgentInfo, Authority, Denied, Frozen, Inserted, InviteState, Member, Pin, Proof, Reach,

@@ -95,7 +95,7 @@ Without a daemon nobody heeds leases: before removing a node for good, use `--sa
     /// List, approve, revoke and restore the members of the mesh
     #[command(subcommand)]
     Member(member::Verb),
-    /// Replace the root of the mesh
+    /// Export, import and replace the root key of the mesh
     #[command(subcommand)]
     Root(root::Verb),
     /// Publish, recall and watch memories

@@ -1,8 +1,8 @@
 //! The mesh: init, join, spaces, agents, peers.
 use axum::http::StatusCode;
 use rhizome_identity::{
-    AgentInfo, Authority, Invite, NodeId, RecordId, Role, RootKey, SpaceId, SpaceInfo, issue,
-    keyfile,
+    AgentInfo, Authority, Invite, NodeId, RecordId, Role, RootKey, SpaceId, SpaceInfo, Verbs,
+    issue, keyfile,
 };
 use rhizome_memory::{Lane, now_ms};
 use rhizome_mesh::net::{PathKind, PeerInfo, PeerState as MeshPeerState, SyncState};
@@ -197,6 +197,13 @@ impl Node {
         if is_taken(&authority) {
             return Err(taken());
         }
+        let by = match &body.by {
+            None => None,
+            Some(by) => Some(
+                self.local_agent(&Names(&authority).find_agent(&me, by)?)?
+                    .key,
+            ),
+        };
         let agent = self
             .agents()
             .make(&body.name)
@@ -207,10 +214,19 @@ impl Node {
                 return Err(conflict);
             }
             let LocalAgent { name, key: agent } = agent;
-            let record =
-                issue::certify_agent(key, authority, &agent, &name, spaces, not_after, now)
-                    .map_err(fail::issue)?;
-            Ok((vec![record], ()))
+            let record = match by {
+                None => issue::certify_agent(key, authority, &agent, &name, spaces, not_after, now),
+                Some(by) => {
+                    let verbs = authority.agent(&by.id()).map(|info| info.verbs);
+                    let scope = issue::AgentScope {
+                        spaces,
+                        verbs: verbs.unwrap_or(Verbs::ALL),
+                        not_after_ms: not_after,
+                    };
+                    issue::certify_sub_agent(&by, authority, &agent, &name, scope, now)
+                }
+            };
+            Ok((vec![record.map_err(fail::issue)?], ()))
         })
         .await?;
         let authority = self.replica.authority();

@@ -145,6 +145,7 @@ impl Node {
                 name: name.clone(),
                 spaces: Some(spaces.iter().map(ToString::to_string).collect()),
                 expires_secs: None,
+                by: None,
             };
             self.create_agent(body).await?;
         }

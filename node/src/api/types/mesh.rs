@@ -251,6 +251,10 @@ pub struct AgentBody {
     /// For how long, in seconds; without end by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_secs: Option<u64>,
+    /// The agent of this node that certifies it, by name or id: the new one may do at most what that
+    /// one may, and falls with it. The node itself by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 /// The query of `DELETE /v1/agents/{agent}`.

@@ -15,7 +15,9 @@ use crate::{
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// Make an agent: a key that stays on this node, and a certificate for it
-    #[command(after_help = "Example:\n  rhizome agent create mender --space findings")]
+    #[command(after_help = "Examples:
+  rhizome agent create mender --space findings
+  rhizome agent create scout --by mender --expires 2h    an agent's own helper")]
     Create {
         /// Its name: letters, digits, `-`, `_`, `.`
         name: String,
@@ -25,6 +27,10 @@ pub(crate) enum Verb {
         /// For how long it may act: 24h, 30d; without end by default
         #[arg(long, value_parser = seconds, value_name = "TIME")]
         expires: Option<u64>,
+        /// The agent of this node that certifies it: it may do at most what that one may, and falls
+        /// with it; the node itself by default
+        #[arg(long, value_name = "AGENT")]
+        by: Option<String>,
     },
     /// List the agents of the mesh
     List,
@@ -48,12 +54,14 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
             name,
             spaces,
             expires,
+            by,
         } => {
             let spaces = Some(spaces).filter(|spaces| !spaces.is_empty());
             let body = AgentBody {
                 name,
                 spaces,
                 expires_secs: expires,
+                by,
             };
             let created: AgentCreated = context.client.post("/v1/agents", &body).await?;
             if context.ui.is_json() {
