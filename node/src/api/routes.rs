@@ -10,8 +10,8 @@ use axum::{
 use super::{
     context_routes, exec_routes, file_routes,
     idempotency::{self, Keyed},
-    image_routes, lifecycle_routes, member_routes, memory_routes, mesh_routes, network_routes, node_routes,
-    openapi, page, pool_routes, runtime_routes, sandbox_routes,
+    image_routes, lifecycle_routes, member_routes, memory_routes, mesh_routes, network_routes,
+    node_routes, openapi, page, pool_routes, runtime_routes, sandbox_routes,
     table::{self, Described, NODE, Table},
     usage_routes, volume_routes,
 };

@@ -100,7 +100,10 @@ fn a_revoked_node_is_out_and_what_was_kept_of_it_stays() {
     let id = members[2]["node"]["id"].as_str().unwrap();
     let shown = laptop.get(&format!("/v1/members/{id}"));
     assert_eq!(shown["revocations"][0]["reason"], "left");
-    assert!(shown["chains"][0]["set_aside"].as_u64() >= Some(1), "{shown}");
+    assert!(
+        shown["chains"][0]["set_aside"].as_u64() >= Some(1),
+        "{shown}"
+    );
     // And given back.
     let restored = laptop.post(&format!("/v1/members/{id}/restore"), json!({}));
     assert_eq!(restored["chains"][0]["set_aside"], 0);
