@@ -206,6 +206,39 @@ async fn a_watcher_is_told_by_tool_and_by_subscription() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tools_of_one_name_are_called_by_their_profile_too() {
+    let world = World::new().await;
+    let both = json!({"profile": "kg,mem0", "space": "findings"});
+    let refused = world.session(both.clone()).await.map(|_| ()).unwrap_err();
+    let hint = refused.info().hint.clone().unwrap_or_default();
+    assert!(hint.contains("--prefix"), "{refused} {hint}");
+    let mut asked = both;
+    asked["prefix"] = json!(1);
+    let client = world.client(asked).await;
+    let tools = client.service.list_all_tools().await.unwrap();
+    let names: Vec<_> = tools.iter().map(|tool| &*tool.name).collect();
+    for name in ["kg_delete_entities", "mem0_delete_entities", "read_graph"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    assert!(!names.contains(&"delete_entities"), "{names:?}");
+    let about = client.service.peer_info().unwrap().instructions.clone();
+    assert!(about.unwrap().contains("kg_delete_entities"));
+    let entity = json!({"name": "parser", "entityType": "part", "observations": ["is old"]});
+    client
+        .ok("create_entities", json!({"entities": [entity]}))
+        .await;
+    client
+        .ok("kg_delete_entities", json!({"entityNames": ["parser"]}))
+        .await;
+    let graph = client.ok("read_graph", json!({})).await;
+    assert_eq!(graph["entities"], json!([]));
+    let plain = CallToolRequestParams::new("delete_entities");
+    let error = client.service.call_tool(plain).await.unwrap_err();
+    assert!(error.to_string().contains("unknown tool"), "{error}");
+    world.daemon.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bad_input_is_told_and_harms_nothing() {
     let world = World::new().await;
     let client = world.client(json!({"space": "findings"})).await;
