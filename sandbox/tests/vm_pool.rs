@@ -121,3 +121,28 @@ async fn copies_of_a_guest_that_waits_are_sandboxes_like_any_other() {
     sandboxes.shutdown(OnShutdown::Kill).await;
     assert!(sandboxes.pool().is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_may_use_all_the_memory_it_has() {
+    if skipped("a_copy_may_use_all_the_memory_it_has") {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let sandboxes = open(home.path(), 1).await;
+    let large = || SandboxSpec {
+        memory_mib: 768,
+        ..spec("large")
+    };
+    sandboxes.warm(large(), progress()).await.unwrap();
+    let info = sandboxes.create(large(), progress()).await.unwrap();
+    assert_eq!(sandboxes.pool()[0].taken, 1);
+    // What waits has a tenth of that: nearly each page is put into the template first, and then
+    // copied, and its monitor is charged with both.
+    let script = "mkdir /tmp/all && mount -t tmpfs -o size=700m none /tmp/all && \
+                  dd if=/dev/zero of=/tmp/all/file bs=1M count=620 2>/dev/null && \
+                  stat -c %s /tmp/all/file";
+    let size = run(&sandboxes, &info, script).await;
+    assert_eq!(size, (620 << 20).to_string());
+    assert_eq!(sandboxes.get("large").unwrap().state, SandboxState::Ready);
+    sandboxes.shutdown(OnShutdown::Kill).await;
+}

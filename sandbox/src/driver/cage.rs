@@ -35,11 +35,15 @@ const PREFIX: &str = "rhizome-";
 pub(super) struct Share {
     pub(super) memory_mib: u32,
     pub(super) vcpus: u32,
+    /// Of a guest on a template, what of that is not there yet: where the guest first touches it
+    /// the kernel puts zeros into the template, for all, and counts them here, beside the page of
+    /// the guest's own.
+    pub(super) holes_bytes: u64,
 }
 
 impl Share {
     fn memory_bytes(self) -> u64 {
-        (u64::from(self.memory_mib) + OVERHEAD_MIB) << 20
+        ((u64::from(self.memory_mib) + OVERHEAD_MIB) << 20) + self.holes_bytes
     }
 
     /// One processor more than the guest's, for disks and channel.
@@ -100,6 +104,7 @@ pub(crate) fn describe() -> String {
     let share = Share {
         memory_mib: 0,
         vcpus: 1,
+        holes_bytes: 0,
     };
     let mut made = Vec::new();
     for place in places() {
@@ -294,6 +299,16 @@ broken";
     }
 
     #[test]
+    fn what_a_guest_puts_into_a_template_is_counted_beside_its_own() {
+        let share = Share {
+            memory_mib: 512,
+            vcpus: 1,
+            holes_bytes: 400 << 20,
+        };
+        assert_eq!(share.memory_bytes(), (512 + OVERHEAD_MIB + 400) << 20);
+    }
+
+    #[test]
     fn a_process_is_put_in_and_its_groups_go_with_it() {
         let mut child = std::process::Command::new("sleep")
             .arg("1000")
@@ -303,6 +318,7 @@ broken";
         let share = Share {
             memory_mib: 256,
             vcpus: 1,
+            holes_bytes: 0,
         };
         let cage = Cage::around(child.id(), &name, share);
         for group in &cage.groups {

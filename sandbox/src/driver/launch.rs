@@ -167,6 +167,7 @@ pub(super) fn start(
     let share = Share {
         memory_mib: request.memory_mib,
         vcpus: request.vcpus,
+        holes_bytes: ram.holes().map_err(io_error(&request.dir))?,
     };
     Ok(Held {
         process: Process::Ours(child),

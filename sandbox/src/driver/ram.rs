@@ -108,6 +108,18 @@ impl GuestRam {
         Ok(self.file.metadata()?.blocks() * 512)
     }
 
+    /// Returns the bytes that a template still lacks; none of any other memory.
+    ///
+    /// A guest that reads there, or writes there for the first time, has the kernel put a page of
+    /// zeros into the template. It is everybody's from then on, and counted for that guest's
+    /// monitor, as the page is that it gets for itself.
+    pub(super) fn holes(&self) -> io::Result<u64> {
+        match self.is_template() {
+            true => Ok(self.size.saturating_sub(self.resident()?)),
+            false => Ok(0),
+        }
+    }
+
     /// Returns the file, to be read. It is all of the memory if [`Self::is_whole`].
     pub fn file(&self) -> &File {
         &self.file
@@ -206,6 +218,10 @@ mod tests {
         template.file().read_exact_at(&mut said, 5000).unwrap();
         assert_eq!(&said, b"before");
         assert!(!ram.is_template());
+        // All but the page that was written to, however large those are here.
+        let holes = template.holes().unwrap();
+        assert!((template.size() - (1 << 20)..template.size()).contains(&holes));
+        assert_eq!(ram.holes().unwrap(), 0);
         // A copy of a template is one, and of no guest.
         assert!(template.copy().unwrap().is_template());
         assert!(!template.blank().unwrap().is_template());
