@@ -11,6 +11,8 @@ const CRATES: &[&[Target]] = &[
     rhizome_memory::fuzz::TARGETS,
     #[cfg(feature = "mesh")]
     rhizome_mesh::fuzz::TARGETS,
+    #[cfg(feature = "node")]
+    rhizome_node::fuzz::TARGETS,
     #[cfg(feature = "guest")]
     rhizome_guest::fuzz::TARGETS,
     #[cfg(feature = "sandbox")]

@@ -92,8 +92,48 @@ mod tests {
             ..url
         };
         assert_eq!(endless.check("token", false, 100), Err(Unsigned::Wrong));
-        // sha256("/a:read::token"), as their Python client computes it.
-        let theirs = "v1_aplmC4NkJq68ZefW7XTqyoyNGwWxiO32wjsTlW+LEX4";
-        assert_eq!(signature("/a", false, "", "token", None), theirs);
+    }
+
+    /// As their Python client 2.63.0 computes them, with a clock at 1,700,000,000.
+    #[test]
+    fn signatures_are_those_of_their_client() {
+        for (path, writes, user, token, expires, theirs) in [
+            (
+                "/a",
+                false,
+                "",
+                "token",
+                None,
+                "v1_aplmC4NkJq68ZefW7XTqyoyNGwWxiO32wjsTlW+LEX4",
+            ),
+            (
+                "/home/ada/p.png",
+                true,
+                "ada",
+                "token",
+                Some("1700003600"),
+                "v1_JPERYJJthn29t/PsDnUGOjNccnXJdD0LVqjOxsaGPaw",
+            ),
+            (
+                "记忆.txt",
+                false,
+                "root",
+                "s3cret",
+                Some("1700000060"),
+                "v1_0ZzDOwDkPPqd+s393asqt8xoOMg4U6Zg8Tw15ns4kdw",
+            ),
+        ] {
+            assert_eq!(signature(path, writes, user, token, expires), theirs);
+            let url = Signed {
+                path,
+                user,
+                signature: theirs,
+                expires,
+            };
+            assert_eq!(url.check(token, writes, 1_700_000_000), Ok(()));
+            assert_eq!(url.check(token, !writes, 0), Err(Unsigned::Wrong));
+            let late = expires.map_or(Ok(()), |_| Err(Unsigned::Expired));
+            assert_eq!(url.check(token, writes, 1_700_009_999), late);
+        }
     }
 }
