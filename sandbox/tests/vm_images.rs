@@ -11,6 +11,7 @@ use std::{
 
 use rhizome_sandbox::{
     OnShutdown, Progress, SandboxInfo, SandboxSpec, Sandboxes,
+    egress::Policy,
     image::{ImageError, ImportRequest, Recipe},
 };
 use support::{open, sh, skipped};
@@ -153,13 +154,25 @@ async fn images_are_committed_imported_and_built() {
     let parsed = Recipe::parse(recipe).unwrap();
     let (heard, told) = listening();
     let built = sandboxes
-        .build_image(&parsed, &context, "vm-images-built", heard)
+        .build_image(
+            &parsed,
+            &context,
+            "vm-images-built",
+            Policy::default(),
+            heard,
+        )
         .await
         .unwrap();
     assert!(told.lock().unwrap().iter().any(|step| step == "boot"));
     let (heard, told) = listening();
     let same = sandboxes
-        .build_image(&parsed, &context, "vm-images-built", heard)
+        .build_image(
+            &parsed,
+            &context,
+            "vm-images-built",
+            Policy::default(),
+            heard,
+        )
         .await
         .unwrap();
     assert_eq!(same.id, built.id);
@@ -170,7 +183,13 @@ async fn images_are_committed_imported_and_built() {
 
     let failing = Recipe::parse(&format!("{recipe}RUN echo out of luck; exit 3\n")).unwrap();
     let error = sandboxes
-        .build_image(&failing, &context, "vm-images-failed", progress.clone())
+        .build_image(
+            &failing,
+            &context,
+            "vm-images-failed",
+            Policy::default(),
+            progress.clone(),
+        )
         .await
         .unwrap_err();
     assert!(

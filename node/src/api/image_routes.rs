@@ -6,6 +6,7 @@ use axum::{
     extract::{Path, State},
     http::Method,
 };
+use rhizome_sandbox::egress::Policy;
 
 use super::{
     extract::{Answered, JsonBody},
@@ -114,6 +115,6 @@ async fn commit(State(node): Shared, JsonBody(body): JsonBody<CommitBody>) -> An
 async fn recipe(State(node): Shared, JsonBody(body): JsonBody<RecipeBody>) -> Answered<ImageBuilt> {
     node.sandboxes()?;
     Ok(with_progress(node, move |node, progress| async move {
-        node.build_recipe(body, progress).await
+        node.build_recipe(body, Policy::default(), progress).await
     }))
 }

@@ -115,6 +115,13 @@ pub(super) fn owner_table() -> Table {
         )
         .route(
             VOLUMES,
+            Method::DELETE,
+            "/v1/volumes/{volume}",
+            remove,
+            "Remove it, with all of its versions",
+        )
+        .route(
+            VOLUMES,
             Method::POST,
             "/v1/volumes/{volume}/repack",
             repack,
@@ -218,6 +225,11 @@ async fn repack(
     Ok(with_progress(node, move |node, progress| {
         node.repack_volume(volume, body, progress)
     }))
+}
+
+async fn remove(State(node): Shared, Path(volume): Path<String>) -> Answer<Done> {
+    node.remove_volume(&volume).await?;
+    Ok(Json(Done::default()))
 }
 
 /// The query of `GET /v1/volumes/{volume}/diff`.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use axum::http::StatusCode;
 use rhizome_sandbox::{
     Progress as SandboxProgress,
+    egress::Policy,
     image::{ImageError, ImageInfo, ImportRequest, Recipe, Removed},
 };
 
@@ -81,6 +82,7 @@ impl Node {
     pub(crate) async fn build_recipe(
         &self,
         body: RecipeBody,
+        network: Policy,
         progress: SandboxProgress,
     ) -> Result<ImageBuilt, ApiError> {
         let context = absolute(body.context)?;
@@ -89,7 +91,7 @@ impl Node {
                 .caused_by(Some(&error))
         })?;
         let sandboxes = self.sandboxes()?;
-        let built = sandboxes.build_image(&recipe, &context, &body.name, progress);
+        let built = sandboxes.build_image(&recipe, &context, &body.name, network, progress);
         made(built.await)
     }
 

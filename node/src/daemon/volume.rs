@@ -6,6 +6,7 @@
 
 mod attach;
 mod commit;
+mod content;
 mod error;
 mod forget;
 mod keep;
@@ -19,7 +20,10 @@ mod usage;
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use axum::http::StatusCode;
@@ -36,6 +40,7 @@ use rhizome_sandbox::{
 
 pub(crate) use attach::{Volumes, keep_volumes};
 use commit::New;
+pub(crate) use content::{Change, Found, Ownership, VolumeFile};
 use error::{stored, volume};
 pub(crate) use keep::spread_volumes;
 pub(crate) use known::Known;
@@ -108,6 +113,7 @@ impl Node {
             volume,
             name,
             created_ms,
+            removed: false,
         };
         let known = Known::new(space, record);
         let (root, packs, pin) = match body.from {
@@ -474,7 +480,10 @@ impl Node {
     ) -> Result<(T, Vec<rhizome_sandbox::chunks::PackId>, Option<String>), ApiError> {
         let (key, _) = self.store_key(&known.space)?;
         let store = self.volume_store()?;
-        let pin = format!("volume-new-{}-{}", known.volume.volume, now_ms());
+        // Several may be stored at once, of one volume too.
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let pin = format!("volume-new-{}-{}-{number}", known.volume.volume, now_ms());
         blocking(move || store_pinned(&store, &key, packs, pin, make))
             .await?
             .map_err(|error| volume(&error))

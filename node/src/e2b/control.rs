@@ -1,12 +1,13 @@
 //! The control plane: what clients of E2B ask of the node rather than of one sandbox's programs.
 //!
 //! - [`create`], [`life`], [`list`]: sandboxes, from the first to the last
-//! - [`snapshot`], [`template`] (its steps: [`script`]), [`volume`]: what outlives them
+//! - [`snapshot`], [`template`] (its steps: [`script`]), [`volume`] ([`content`]): what outlives them
 //! - [`watch`]: metrics and logs
 //! - [`network`]: what they may reach
 //! - [`state`]: what is under way
 //!
 //! Work that must not stop half way because a client hangs up runs in a task of the node.
+mod content;
 mod create;
 mod life;
 mod list;
@@ -84,26 +85,42 @@ pub(super) fn router(door: Arc<Door>) -> Router {
         .route("/v3/templates", post(template::request))
         .route(
             "/templates/tags",
-            post(template::tag).delete(template::untag),
+            post(template::tags::tag).delete(template::tags::untag),
         )
         .route("/templates/aliases/{alias}", get(template::alias))
         .route(
             "/templates/{id}",
             get(template::show).delete(template::remove),
         )
-        .route("/templates/{id}/tags", get(template::tags))
+        .route("/templates/{id}/tags", get(template::tags::tags))
         .route(
             "/templates/{id}/files/{hash}",
-            get(template::files).put(template::upload),
+            get(template::files::files).put(template::files::upload),
         )
-        .route("/v2/templates/{id}/builds/{build}", post(template::start))
+        .route(
+            "/v2/templates/{id}/builds/{build}",
+            post(template::build::start),
+        )
         .route(
             "/templates/{id}/builds/{build}/status",
-            get(template::status),
+            get(template::build::status),
         )
         .route("/volumes", get(volume::list).post(volume::create))
         .route("/volumes/{id}", get(volume::show).delete(volume::remove))
-        .route("/volumecontent/{*rest}", any(volume::content))
+        .route(
+            "/volumecontent/{id}/path",
+            get(content::stat)
+                .patch(content::own)
+                .delete(content::remove),
+        )
+        .route(
+            "/volumecontent/{id}/dir",
+            get(content::list).post(content::make_dir),
+        )
+        .route(
+            "/volumecontent/{id}/file",
+            get(content::read).put(content::write),
+        )
         .route("/secrets", any(volume::secrets))
         .route("/secrets/{*rest}", any(volume::secrets))
         .fallback(no_route)
@@ -114,9 +131,11 @@ pub(super) fn router(door: Arc<Door>) -> Router {
 
 /// Asks for the key, and writes down what is done.
 async fn guard(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
-    // Files of a build are sent to a URL that opens for itself.
-    let is_upload = request.method() == Method::PUT && request.uri().path().contains("/files/");
-    if !is_upload && let Err(error) = authenticated(&door, request.headers()) {
+    let path = request.uri().path();
+    // Files of a build are sent to a URL that opens for itself, and a volume has its own token.
+    let opens_itself = (request.method() == Method::PUT && path.contains("/files/"))
+        || path.starts_with("/volumecontent/");
+    if !opens_itself && let Err(error) = authenticated(&door, request.headers()) {
         return error.into_response();
     }
     if request.method() == Method::GET {
@@ -148,10 +167,6 @@ async fn guard(State(door): State<Arc<Door>>, request: Request, next: Next) -> R
 
 fn authenticated(door: &Door, headers: &HeaderMap) -> Answer<()> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let bearer = text(header::AUTHORIZATION.as_str())
-        .and_then(|value| value.split_once(' '))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-        .map(|(_, token)| token);
     let refused = |message: &str| {
         Err(E2bError::new(
             StatusCode::UNAUTHORIZED,
@@ -159,7 +174,7 @@ fn authenticated(door: &Door, headers: &HeaderMap) -> Answer<()> {
             message,
         ))
     };
-    let sent = text("x-api-key").or(bearer).unwrap_or_default();
+    let sent = text("x-api-key").or(bearer(headers)).unwrap_or_default();
     match &door.node.config.e2b.key {
         _ if sent.is_empty() => refused("no key was sent; set E2B_API_KEY"),
         Some(key) if !constant_time_eq(key.0.as_bytes(), sent.as_bytes()) => {
@@ -167,6 +182,13 @@ fn authenticated(door: &Door, headers: &HeaderMap) -> Answer<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Returns the token that a request sends as `Authorization: Bearer`.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let sent = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = sent.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token)
 }
 
 /// Names what a request does, for the audit log: `e2b.create`, `e2b.pause`, `e2b.templates`…

@@ -6,13 +6,14 @@
 //! hears of changes. What a program says is read here once and handed to whoever listens
 //! ([`processes`]), since several clients may read one program, and none of them may end it by going
 //! away.
+mod compose;
 mod entry;
 mod files;
 mod filesystem;
 mod process;
 mod processes;
 mod rpc;
-mod upload;
+pub(super) mod upload;
 mod watch;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -22,7 +23,7 @@ use axum::{
     extract::{DefaultBodyLimit, State},
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{get, post},
 };
 use rhizome_sandbox::{
     SandboxError,
@@ -56,6 +57,7 @@ pub(crate) fn router() -> Router<Arc<Door>> {
         .route("/metrics", get(metrics))
         .route("/envs", get(envs))
         .route("/files", get(files::download).post(files::upload))
+        .route("/files/compose", post(compose::compose))
         .merge(process::routes())
         .merge(filesystem::routes())
         .fallback(unknown)

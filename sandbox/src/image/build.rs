@@ -19,6 +19,7 @@ use super::{
 use crate::{
     Progress, ProgressEvent, SandboxId, SandboxSpec, Sandboxes,
     channel::{ExecEvent, ExecRequest, ExitStatus},
+    egress::Policy,
     progress::step,
     staging::{hash_file, link_or_copy},
 };
@@ -29,7 +30,8 @@ const MAX_FILES: usize = 20_000;
 const MAX_DEPTH: usize = 64;
 
 impl Sandboxes {
-    /// Builds the image `name` by a recipe whose COPY steps read from `context`.
+    /// Builds the image `name` by a recipe whose COPY steps read from `context`, and whose commands
+    /// reach what `network` says.
     ///
     /// # Errors
     /// [`ImageError::Step`] with the last words of the command that failed; the steps before it
@@ -39,6 +41,7 @@ impl Sandboxes {
         recipe: &Recipe,
         context: &Path,
         name: &str,
+        network: Policy,
         progress: Progress,
     ) -> Result<ImageInfo, ImageError> {
         check_name(name)?;
@@ -81,6 +84,7 @@ impl Sandboxes {
             };
             let spec = SandboxSpec {
                 image: image.info.id.clone(),
+                network,
                 ..SandboxSpec::default()
             };
             let made = self.create(spec, progress.clone()).await;

@@ -49,6 +49,7 @@ fn env(context: &Context, door: &E2bDoor) -> Result<(), Failure> {
     } else {
         lines.push(("E2B_API_URL", door.url.clone()));
         lines.push(("E2B_SANDBOX_URL", door.url.clone()));
+        lines.push(("E2B_VOLUME_API_URL", door.url.clone()));
     }
     if let Some(ca) = &door.ca {
         // The Python client and what it stands on; the JavaScript one.

@@ -1,4 +1,4 @@
-//! `rhizome volume create|list|attach|detach|checkpoint|log|diff|merge|forget|repack|restore|…`.
+//! `rhizome volume create|list|attach|detach|checkpoint|log|diff|merge|forget|repack|rm|restore|…`.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,14 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Context, Failure, absolute, follow, names, seconds, short};
 use crate::{
-    api::types::volume::{
-        Volume, VolumeAttachBody, VolumeBody, VolumeChange, VolumeCheckpointBody, VolumeCommitted,
-        VolumeDetachBody, VolumeDiff, VolumeForgetBody, VolumeForgotten, VolumeLog,
-        VolumeRepackBody, VolumeRepacked, VolumeShown, VolumeVersion, VolumeVersionBody, Volumes,
+    api::types::{
+        Done,
+        volume::{
+            Volume, VolumeAttachBody, VolumeBody, VolumeChange, VolumeCheckpointBody,
+            VolumeCommitted, VolumeDetachBody, VolumeDiff, VolumeForgetBody, VolumeForgotten,
+            VolumeLog, VolumeRepackBody, VolumeRepacked, VolumeShown, VolumeVersion,
+            VolumeVersionBody, Volumes,
+        },
     },
     cli::{
         client::{encode, with_query},
@@ -131,6 +135,15 @@ later at the earliest; the other nodes that hold the volume follow.")]
         /// Only say what would be done
         #[arg(long)]
         dry_run: bool,
+    },
+    /// Remove a volume that no sandbox has, with all of its versions
+    #[command(after_help = "Example:
+  rhizome volume rm work
+
+Every node that holds versions of it lets go of them.")]
+    Rm {
+        /// The volume
+        volume: String,
     },
     /// Make what a version was the newest one; nothing is forgotten
     #[command(
@@ -294,6 +307,14 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
                 .line(&format!("{gone} versions are forgotten, {kept} are kept"))
         }
         Verb::Repack { volume, dry_run } => repack(context, &volume, dry_run).await,
+        Verb::Rm { volume } => {
+            let path = format!("/v1/volumes/{}", encode(&volume));
+            let done: Done = context.client.delete(&path).await?;
+            if context.ui.is_json() {
+                return context.ui.object(&done);
+            }
+            context.ui.line(&format!("the volume {volume} is gone"))
+        }
         Verb::Restore {
             volume,
             version,

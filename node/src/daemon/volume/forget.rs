@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use axum::http::StatusCode;
 use rhizome_sandbox::volume::VersionId;
 
-use super::{Known, Node, Record, blocking, commit::pin_of};
+use super::{AttachedRecord, Known, Node, Record, VolumeRecord, blocking, commit::pin_of, now_ms};
 use crate::{
     api::types::{
         SCHEMA,
@@ -103,6 +103,33 @@ impl Node {
         })
     }
 
+    /// Removes a volume: nobody is shown it any more, and all of its versions are forgotten.
+    ///
+    /// # Errors
+    /// `volume_busy` while a sandbox has it.
+    pub(crate) async fn remove_volume(&self, wanted: &str) -> Result<(), ApiError> {
+        let _one_at_a_time = self.volumes.changing.lock().await;
+        let known = self.find_volume(&Caller::Owner, wanted).await?;
+        let now = now_ms();
+        let has = |one: &&AttachedRecord| one.attached && one.until_ms > now;
+        if let Some(holder) = known.attached.iter().find(has) {
+            let message = format!(
+                "the volume `{}` is in the sandbox {}",
+                known.volume.name, holder.sandbox
+            );
+            return Err(ApiError::new(StatusCode::CONFLICT, "volume_busy", message)
+                .hint(format!("`rhizome volume detach {}`", known.volume.name)));
+        }
+        let removed = VolumeRecord {
+            removed: true,
+            ..known.volume.clone()
+        };
+        self.publish_volume(known.space, &Record::Volume(removed))
+            .await?;
+        let versions: Vec<_> = known.versions.into_keys().collect();
+        self.let_go_of_versions(&versions).await.map(drop)
+    }
+
     /// Unpins versions; the collector takes their packs where nothing else names them. Returns how
     /// many lay here.
     async fn let_go_of_versions(&self, versions: &[VersionId]) -> Result<u64, ApiError> {
@@ -120,7 +147,7 @@ impl Node {
         let mut gone = 0;
         let authority = self.replica.authority();
         let spaces = Caller::Owner.spaces(self, &authority)?;
-        for known in self.known_volumes(spaces).await? {
+        for known in self.all_volumes(spaces).await? {
             // Who attached it meanwhile did not know that it was forgotten.
             let needed = known.needed();
             let forgotten = known.forgotten.keys().filter(|one| !needed.contains(*one));
@@ -176,6 +203,7 @@ mod tests {
             volume,
             name: "work".to_owned(),
             created_ms: 0,
+            removed: false,
         };
         let mut known = Known::new(SpaceId::from_bytes([1; 32]), record);
         known.versions = (1..=5).map(|n| (id(n), version(n))).collect();

@@ -144,8 +144,16 @@ impl Known {
 }
 
 impl Node {
-    /// Returns every volume of the spaces given.
+    /// Returns every volume of the spaces given, but those that were removed.
     pub(crate) async fn known_volumes(&self, spaces: Vec<SpaceId>) -> Result<Vec<Known>, ApiError> {
+        let mut all = self.all_volumes(spaces).await?;
+        all.retain(|known| !known.volume.removed);
+        Ok(all)
+    }
+
+    /// Returns every volume of the spaces given; of one that was removed, all versions are
+    /// forgotten.
+    pub(super) async fn all_volumes(&self, spaces: Vec<SpaceId>) -> Result<Vec<Known>, ApiError> {
         let replica = self.replica.clone();
         blocking(move || {
             let mut all = Vec::new();
@@ -169,7 +177,7 @@ impl Node {
                     match record {
                         Record::Version(version) => {
                             if let Some(known) = volumes.get_mut(&version.volume) {
-                                if version.forgotten {
+                                if version.forgotten || known.volume.removed {
                                     known.forgotten.insert(version.version, version);
                                 } else {
                                     known.versions.insert(version.version, version);

@@ -67,6 +67,8 @@ pub(crate) struct VolumeRecord {
     pub(crate) volume: VolumeId,
     pub(crate) name: String,
     pub(crate) created_ms: u64,
+    /// Whether nobody needs it any more: all of its versions are forgotten with it.
+    pub(crate) removed: bool,
 }
 
 /// A version of a volume.
@@ -128,6 +130,9 @@ impl Record {
                 field("volume", of.volume.to_string());
                 field("name", of.name.clone());
                 field("created_ms", of.created_ms.to_string());
+                if of.removed {
+                    field("removed", "true".to_owned());
+                }
                 (
                     format!("volume {}", of.name),
                     format!("volume {}", of.volume),
@@ -219,6 +224,7 @@ impl Record {
                 volume,
                 name: bounded(text("name")?, MAX_NAME)?,
                 created_ms: text("created_ms")?.parse().ok()?,
+                removed: flag(text("removed"))?,
             }),
             "version" => Self::Version(VersionRecord {
                 volume,
@@ -234,11 +240,7 @@ impl Record {
                 author: bounded(text("author")?, MAX_NAME)?,
                 at_ms: text("at_ms")?.parse().ok()?,
                 message: bounded(text("message")?, MAX_MESSAGE)?,
-                forgotten: match text("forgotten") {
-                    None => false,
-                    Some("true") => true,
-                    Some(_) => return None,
-                },
+                forgotten: flag(text("forgotten"))?,
                 agent: match text("agent") {
                     Some(agent) => Some(agent.parse().ok()?),
                     None => None,
@@ -275,6 +277,15 @@ fn bounded(text: &str, limit: usize) -> Option<String> {
     (text.len() <= limit).then(|| text.to_owned())
 }
 
+/// What is said or left out, so that it has one spelling.
+fn flag(text: Option<&str>) -> Option<bool> {
+    match text {
+        None => Some(false),
+        Some("true") => Some(true),
+        Some(_) => None,
+    }
+}
+
 fn joined<T: ToString>(items: &[T]) -> String {
     let items: Vec<String> = items.iter().map(ToString::to_string).collect();
     items.join(",")
@@ -303,6 +314,7 @@ mod tests {
                 volume,
                 name: "work".into(),
                 created_ms: 5,
+                removed: true,
             }),
             Record::Version(VersionRecord {
                 volume,
@@ -351,7 +363,7 @@ mod tests {
             for name in draft.fields.keys() {
                 let mut fields = draft.fields.clone();
                 fields.remove(name);
-                let is_needed = !["last", "forgotten", "agent"].contains(&name.as_str());
+                let is_needed = !["last", "forgotten", "agent", "removed"].contains(&name.as_str());
                 assert_eq!(Record::parse(&key, &fields).is_none(), is_needed, "{name}");
                 fields.insert(name.clone(), "x".repeat(5_000));
                 assert_eq!(Record::parse(&key, &fields), None, "{name}");

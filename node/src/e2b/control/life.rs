@@ -329,6 +329,9 @@ pub(super) async fn kill(State(door): Shared, Path(id): Path<String>) -> Answer 
 
 /// Ends a sandbox and forgets it.
 pub(super) async fn end(door: &Arc<Door>, id: &str) -> Answer<()> {
+    if let Some((_, info, _)) = door.known(id) {
+        super::volume::detach(door, &info.id).await;
+    }
     match door.node.kill_sandbox(id).await {
         Err(error) if error.code() != "unknown_sandbox" => return Err(error.into()),
         _ => {}

@@ -178,7 +178,13 @@ fn run(script: &mut String, now: &Now, user: Option<&str>, command: &str) {
     }
     let shell = format!("/bin/bash -l -c {}", quoted(command));
     let _ = match user.filter(|user| *user != "root") {
-        Some(user) => write!(line, " && runuser -u {} -- {shell} )", quoted(user)),
+        Some(user) => {
+            let user = quoted(user);
+            // Which leaves the environment as it is.
+            let home = format!("\"$(getent passwd {user} | cut -d: -f6)\"");
+            let said = format!("export HOME={home} USER={user} LOGNAME={user}");
+            write!(line, " && {said} && runuser -u {user} -- {shell} )")
+        }
         None => write!(line, " && {shell} )"),
     };
     script.push_str(&line);
@@ -303,6 +309,7 @@ mod tests {
         let script = script_of(&recipe);
         assert!(script.contains(r"export A='it'\''s'"), "{script}");
         assert!(script.contains("runuser -u 'ada' -- /bin/bash -l -c 'echo $A\nls'"));
+        assert!(script.contains("getent passwd 'ada'"), "{script}");
         assert!(script.contains("&& /bin/bash -l -c 'id' )"));
         assert!(script.contains("chmod -R '0755' '/srv/lib/'"));
         let parsed = rhizome_sandbox::image::Recipe::parse(&recipe).unwrap();

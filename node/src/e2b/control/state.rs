@@ -4,7 +4,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::{template::LogLine, watch::Sample};
+use super::{template::build::LogLine, watch::Sample};
 
 /// Samples of a sandbox's use that are kept.
 const MAX_SAMPLES: usize = 720;

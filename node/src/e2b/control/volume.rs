@@ -4,16 +4,17 @@ use std::sync::Arc;
 use axum::{
     Json,
     extract::{Path, State},
-    http::{StatusCode, Uri},
+    http::StatusCode,
     response::IntoResponse,
 };
-use rhizome_sandbox::silent;
+use rhizome_sandbox::{SandboxId, silent};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tracing::warn;
 
 use super::{Body, create::keep, to_the_end};
 use crate::{
-    api::types::volume::{VolumeAttachBody, VolumeBody},
+    api::types::volume::{VolumeAttachBody, VolumeBody, VolumeDetachBody},
     daemon::memory::clip,
     e2b::{
         Door,
@@ -72,20 +73,20 @@ pub(super) async fn show(State(door): State<Arc<Door>>, Path(id): Path<String>) 
 }
 
 pub(super) async fn remove(State(door): State<Arc<Door>>, Path(id): Path<String>) -> Answer {
-    match door.registry.volumes.get(&id) {
-        None => Err(no_volume(&id)),
-        Some(_) => Err(absent(
-            "removing volumes: their versions are part of the mesh's history",
-        )),
+    if door.registry.volumes.get(&id).is_none() {
+        return Err(no_volume(&id));
     }
-}
-
-/// What is in a volume is read and written in a sandbox.
-pub(super) async fn content(uri: Uri) -> E2bError {
-    absent(&format!(
-        "`{}`: mount the volume in a sandbox to read and write what is in it",
-        clip(uri.path())
-    ))
+    let of_task = Arc::clone(&door);
+    let work = async move {
+        match of_task.node.remove_volume(&id).await {
+            // Removed by other means, or on another node.
+            Err(error) if error.code() != "unknown_volume" => return Err(error.into()),
+            _ => {}
+        }
+        keep(&of_task, move |door| door.registry.volumes.remove(&id)).await
+    };
+    to_the_end(&door, work).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 pub(super) async fn secrets() -> E2bError {
@@ -101,7 +102,7 @@ fn with_token(volume: &VolumeRecord) -> Value {
     json!({"volumeID": volume.id, "name": volume.name, "token": volume.token})
 }
 
-fn no_volume(id: &str) -> E2bError {
+pub(super) fn no_volume(id: &str) -> E2bError {
     E2bError::not_found(format!("volume '{}' was not found", clip(id)))
 }
 
@@ -129,6 +130,22 @@ pub(super) fn space_of(door: &Door, mounts: &[Mount]) -> Answer<Option<String>> 
         }
     }
     Ok(space)
+}
+
+/// Takes the volumes out of a sandbox that is about to end: what it wrote stays in them, and who
+/// comes next may write. What cannot be kept (it may sleep, and was kept then) is only said.
+pub(super) async fn detach(door: &Arc<Door>, sandbox: &SandboxId) {
+    for volume in door.node.volumes.of(sandbox) {
+        let body = VolumeDetachBody {
+            sandbox: Some(sandbox.to_string()),
+            force: true,
+            ..VolumeDetachBody::default()
+        };
+        let node = Arc::clone(&door.node);
+        if let Err(error) = node.detach_volume(volume.clone(), body, silent()).await {
+            warn!(%sandbox, volume, %error, "it stays attached");
+        }
+    }
 }
 
 /// Puts the volumes of a new sandbox in their places.

@@ -30,7 +30,7 @@ const FIELD: &str = "file";
 /// Files of one upload.
 const MAX_FILES: usize = 1000;
 /// Bytes that are read of a file at once.
-const READ_BYTES: usize = 64 * 1024;
+pub(super) const READ_BYTES: usize = 64 * 1024;
 /// What headers begin with that say something about a file.
 const METADATA_HEADER: &str = "x-metadata-";
 
@@ -56,7 +56,7 @@ impl FileQuery {
     }
 }
 
-async fn guest(door: &Door, target: &Target) -> Result<GuestChannel, E2bError> {
+pub(super) async fn guest(door: &Door, target: &Target) -> Result<GuestChannel, E2bError> {
     let guest = super::guest(door, &target.sandbox).await;
     guest.map_err(|_| E2bError::gone(&target.sandbox))
 }
@@ -278,7 +278,7 @@ fn attributes(headers: &HeaderMap) -> Result<Attributes, E2bError> {
     Ok(kept.into_iter().collect())
 }
 
-fn written_as(facts: &PathFacts) -> Value {
+pub(super) fn written_as(facts: &PathFacts) -> Value {
     let mut written = json!({ "path": facts.path, "name": facts.name(), "type": "file" });
     let metadata = entry::metadata(facts);
     if !metadata.is_empty() {
@@ -287,7 +287,7 @@ fn written_as(facts: &PathFacts) -> Value {
     written
 }
 
-fn failed(target: &Target, error: &FileError) -> E2bError {
+pub(super) fn failed(target: &Target, error: &FileError) -> E2bError {
     let (status, code) = match error {
         FileError::SandboxGone { .. } => return E2bError::gone(&target.sandbox),
         FileError::NotFound { .. } => (StatusCode::NOT_FOUND, "no_such_file"),

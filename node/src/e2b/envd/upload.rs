@@ -18,7 +18,7 @@ use crate::e2b::error::E2bError;
 const PACKED_BYTES: usize = 1024;
 
 /// Returns the bytes of a body, unpacked if they were packed.
-pub(super) fn bytes_of(
+pub(in crate::e2b) fn bytes_of(
     headers: &HeaderMap,
     body: axum::body::Body,
 ) -> Result<BoxStream<'static, io::Result<Bytes>>, E2bError> {

@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rhizome_sandbox::{Progress, SandboxId, volume::attach::Target};
+use rhizome_sandbox::{
+    Progress, SandboxId,
+    volume::{VolumeId, attach::Target},
+};
 
 use super::super::{Trees, blocking, commit::New, copy, stored};
 use super::{
@@ -55,10 +58,35 @@ impl Node {
         message: &str,
         progress: &Progress,
     ) -> Result<(), ApiError> {
+        self.checkpoint_those(|of| of.sandbox == *sandbox, message, progress)
+            .await
+    }
+
+    /// Stores what a volume is in the sandboxes of this node that may write in it.
+    ///
+    /// # Errors
+    /// The first sandbox of which it could not be stored.
+    pub(crate) async fn checkpoint_volume_everywhere(
+        &self,
+        volume: &VolumeId,
+        message: &str,
+        progress: &Progress,
+    ) -> Result<(), ApiError> {
+        self.volumes.drop_ended();
+        self.checkpoint_those(|of| of.volume == *volume, message, progress)
+            .await
+    }
+
+    async fn checkpoint_those(
+        &self,
+        are: impl Fn(&AttachedRecord) -> bool,
+        message: &str,
+        progress: &Progress,
+    ) -> Result<(), ApiError> {
         let mut first = Ok(());
         for live in self.volumes.all() {
-            let is_its = live.state.lock().await.record.sandbox == *sandbox;
-            if is_its && live.attachment.mount().writable {
+            let is_one = are(&live.state.lock().await.record);
+            if is_one && live.attachment.mount().writable {
                 let taken = self.take_checkpoint(&live, message, None, progress).await;
                 first = first.and(taken.map(drop));
             }
