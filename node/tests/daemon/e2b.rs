@@ -1,124 +1,27 @@
 //! The door for clients of E2B: by raw HTTP, and by their own SDKs where those are installed.
+#[path = "e2b/clients.rs"]
+mod clients;
+#[path = "e2b/guests.rs"]
+mod guests;
+#[path = "e2b/templates.rs"]
+mod templates;
+#[path = "e2b/volumes.rs"]
+mod volumes;
+#[path = "e2b/wire.rs"]
+pub(crate) mod wire;
+
 use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::TcpStream,
-    path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
 
+use self::wire::{Door, PATIENCE, start};
 use crate::{
     sandbox::qemu_is_missing,
     support::{self, Daemon},
 };
-
-/// How long something may take to come about.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-/// An answer of the door.
-#[derive(Debug)]
-struct Answer {
-    status: u16,
-    headers: Vec<(String, String)>,
-    body: Value,
-}
-
-impl Answer {
-    fn header(&self, name: &str) -> Option<&str> {
-        let found = self.headers.iter().find(|(have, _)| have == name);
-        found.map(|(_, value)| value.as_str())
-    }
-}
-
-/// Where the door of a daemon is.
-struct Door(String);
-
-impl Door {
-    fn of(daemon: &Daemon) -> Self {
-        let status = daemon.get("/v1/status");
-        let url = status["e2b"].as_str().expect("the door listens");
-        Self(url.strip_prefix("http://").unwrap().to_owned())
-    }
-
-    fn ask(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
-        self.ask_with(method, path, body, &[("x-api-key", "anything")])
-    }
-
-    fn ask_with(
-        &self,
-        method: &str,
-        path: &str,
-        body: Option<Value>,
-        headers: &[(&str, &str)],
-    ) -> Answer {
-        let mut stream = TcpStream::connect(&self.0).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let body = body.map(|body| body.to_string()).unwrap_or_default();
-        let mut request = format!("{method} {path} HTTP/1.1\r\nconnection: close\r\n");
-        if !headers.iter().any(|(name, _)| *name == "host") {
-            request.push_str(&format!("host: {}\r\n", self.0));
-        }
-        for (name, value) in headers {
-            request.push_str(&format!("{name}: {value}\r\n"));
-        }
-        let length = body.len();
-        request.push_str(&format!("content-length: {length}\r\n\r\n{body}"));
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut reader = BufReader::new(stream);
-        let mut line = String::new();
-        reader.read_line(&mut line).unwrap();
-        let status = line.split(' ').nth(1).unwrap().parse().unwrap();
-        let mut headers = Vec::new();
-        loop {
-            let mut line = String::new();
-            reader.read_line(&mut line).unwrap();
-            let Some((name, value)) = line.trim_end().split_once(": ") else {
-                break;
-            };
-            headers.push((name.to_ascii_lowercase(), value.to_owned()));
-        }
-        let mut body = Vec::new();
-        // What has a length ends there; the rest ends with the connection.
-        reader.read_to_end(&mut body).unwrap();
-        Answer {
-            status,
-            headers,
-            body: serde_json::from_slice(&body).unwrap_or_default(),
-        }
-    }
-
-    fn info(&self, id: &str) -> Value {
-        let answer = self.ask("GET", &format!("/sandboxes/{id}"), None);
-        assert_eq!(answer.status, 200, "{answer:?}");
-        answer.body
-    }
-
-    fn listed(&self, query: &str) -> Vec<String> {
-        let answer = self.ask("GET", &format!("/v2/sandboxes{query}"), None);
-        assert_eq!(answer.status, 200, "{answer:?}");
-        let ids = answer.body.as_array().unwrap().iter();
-        ids.map(|item| item["sandboxID"].as_str().unwrap().to_owned())
-            .collect()
-    }
-
-    /// Asks the data plane of a sandbox how it is.
-    fn health(&self, id: &str) -> Answer {
-        let headers = [("e2b-sandbox-id", id), ("e2b-sandbox-port", "49983")];
-        self.ask_with("GET", "/health", None, &headers)
-    }
-}
-
-fn start(dir: &Path, more: &[&str]) -> Daemon {
-    let mut command = support::command(dir, "laptop");
-    command
-        .args(["--e2b", "127.0.0.1:0"])
-        .args(more)
-        .arg("--images-dir")
-        .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("images"));
-    Daemon::spawn(command, dir)
-}
 
 #[test]
 fn the_door_refuses_with_reasons_that_clients_understand() {
@@ -155,7 +58,9 @@ fn the_door_refuses_with_reasons_that_clients_understand() {
         ("POST", "/sandboxes/nobody/pause", 404),
         ("GET", "/v2/sandboxes?state=odd", 400),
         ("GET", "/secrets", 501),
-        ("GET", "/volumecontent/a/dir", 501),
+        ("POST", "/secrets", 501),
+        ("GET", "/volumecontent/a/dir?path=/", 404),
+        ("DELETE", "/volumes/a", 404),
         ("GET", "/templates/aliases/nothing", 404),
     ] {
         let answer = door.ask(method, path, None);
@@ -354,6 +259,13 @@ fn what_cannot_be_met_is_refused(door: &Door) {
         ),
         (json!({"templateID": "minimal", "timeout": -1}), 400),
         (json!({"templateID": "minimal", "mcp": {"x": {}}}), 400),
+        (json!({"templateID": "minimal", "iam": {"tokens": {}}}), 400),
+        (
+            json!({"templateID": "minimal", "network": {"rules": {"a.org": [
+                {"transform": {"headers": {"x": "y"}}},
+            ]}}}),
+            400,
+        ),
         (
             json!({"templateID": "minimal", "metadata": {"rhizome.agent": "ada"}}),
             403,
@@ -565,63 +477,5 @@ fn tls_and_the_domain_lead_to_the_same_door() {
         gone.contains("was not found") && gone.contains("nobody"),
         "{gone}"
     );
-    daemon.stop();
-}
-
-/// Returns a Python that has a package, or says what to install.
-fn python_with(test: &str, package: &str) -> Option<String> {
-    let python = std::env::var("RHIZOME_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let has = Command::new(&python)
-        .args(["-c", &format!("import {package}")])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    if has.is_ok_and(|status| status.success()) {
-        return Some(python);
-    }
-    eprintln!(
-        "skipped: {test}: pip install e2b e2b-code-interpreter, and name that python in RHIZOME_TEST_PYTHON"
-    );
-    None
-}
-
-#[test]
-fn the_probes_of_unmodified_clients_pass() {
-    let name = "the_probes_of_unmodified_clients_pass";
-    if qemu_is_missing(name) {
-        return;
-    }
-    let Some(python) = python_with(name, "e2b_code_interpreter") else {
-        return;
-    };
-    let images = Path::new(env!("CARGO_TARGET_TMPDIR")).join("images");
-    let home = tempfile::tempdir().unwrap();
-    let daemon = start(&home.path().join("node"), &["--pool", "2"]);
-    let door = Door::of(&daemon);
-    let has_debian = daemon.get("/v1/images")["images"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .any(|image| image["name"] == "debian");
-    if !has_debian {
-        let images = images.display();
-        eprintln!(
-            "skipped: {name}: build the image with `rhizome image build debian`, its images in {images}"
-        );
-        daemon.stop();
-        return;
-    }
-    let probe = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/acceptance/e2b/probe_python.py");
-    let url = format!("http://{}", door.0);
-    let output = Command::new(python)
-        .arg(probe)
-        .env("E2B_API_KEY", "anything")
-        .env("E2B_API_URL", &url)
-        .env("E2B_SANDBOX_URL", &url)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let failed = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}{failed}");
     daemon.stop();
 }
