@@ -12,7 +12,7 @@ use rhizome_sandbox::{
 
 use super::super::{Trees, blocking, commit::New, copy, stored};
 use super::{
-    LEASE_MS, Node, Record, attach,
+    AttachedRecord, LEASE_MS, Node, Record, attach,
     live::{Live, lock},
     now_ms,
 };
