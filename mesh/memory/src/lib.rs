@@ -26,6 +26,7 @@ mod link;
 mod recall;
 mod replica;
 mod same;
+mod shares;
 mod standing;
 mod store;
 mod view;
@@ -69,6 +70,7 @@ pub use replica::{
     PublishRequest, Published, RecordOutcome, Replica, ReplicaConfig, ReplicaError, SpaceStats,
 };
 pub use same::{RETRACTED_FIELD, confirmation, is_retracted, retraction, same_text};
+pub use shares::{Limit, MAX_COUNTED, Share, ShareLimits, ShareUse, Sharer, Shares, Spent};
 pub use standing::{Standing, Voice};
 pub use store::{Damage, LogError, RecoveryReport, StoreError};
 pub use view::{

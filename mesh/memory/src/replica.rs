@@ -52,8 +52,8 @@ pub use self::{
 use crate::store::RecoveryReport;
 use crate::{
     ContextState, ContextSummary, DocId, Event, FilePath, FileSummary, FragmentId, Hit, IdSet,
-    Lane, ListPage, ListQuery, MemoryItem, RecallError, RecallQuery, Standing, Verification, Voice,
-    WatchEvent, Why, view::What,
+    Lane, ListPage, ListQuery, MemoryItem, RecallError, RecallQuery, ShareUse, Standing,
+    Verification, Voice, WatchEvent, Why, view::What,
 };
 
 /// A node's durable copy of the authority log and of its spaces, with the view on them.
@@ -119,6 +119,12 @@ impl Replica {
     /// Takes in records that a peer offers, in any order; those stored are durable on return.
     pub fn admit_records(&self, from: Option<NodeId>, records: Vec<Bytes>) -> Vec<RecordOutcome> {
         self.inner().admit_records(from, &records)
+    }
+
+    /// Returns how the shares of authors, nodes and spaces stand, those that are used most first.
+    #[must_use]
+    pub fn shares(&self) -> Vec<ShareUse> {
+        self.inner().shares().report()
     }
 
     /// Returns a space's key, if this node was given it.

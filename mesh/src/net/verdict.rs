@@ -107,7 +107,7 @@ impl ReplicaValidator {
                 _ => Verdict::Ignore,
             },
             memory::Verdict::Reject(reason) if reason.is_senders_fault() => Verdict::Reject,
-            // A fork is its author's doing, and proof of it travels on the authority lane.
+            // What is over a share waits for reconciliation. A fork is its author's doing, and proof of it travels on the authority lane.
             _ => Verdict::Ignore,
         }
     }

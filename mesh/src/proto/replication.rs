@@ -137,15 +137,15 @@ pub enum ItemOutcome {
     Waiting,
     /// Whoever sent it could have seen that it is wrong.
     Refused,
-    /// It is not taken, and that is not the sender's fault: its author had no right to it or signed
-    /// two histories, or it could not be stored.
+    /// It is not taken, and that is not the sender's fault: its author had no right to it, signed
+    /// two histories or used up a share, or it could not be stored.
     Declined,
 }
 
 impl From<&Verdict> for ItemOutcome {
     fn from(verdict: &Verdict) -> Self {
         match verdict {
-            Verdict::Admit => Self::Stored,
+            Verdict::Admit | Verdict::Late(_) => Self::Stored,
             Verdict::Duplicate => Self::Known,
             Verdict::Wait(_) => Self::Waiting,
             Verdict::Reject(reason) if reason.is_senders_fault() => Self::Refused,

@@ -22,6 +22,7 @@ use self::exposition::{
 };
 use super::usage::ledger::{Account, Ledger, Used};
 use crate::{
+    api::types::node::ShareUse,
     daemon::node::{Node, blocking},
     error::ApiError,
 };
@@ -156,6 +157,48 @@ impl Node {
             "Places of a chain that an author signed twice.",
             forks,
         );
+        self.share_metrics(text);
+    }
+
+    fn share_metrics(&self, text: &mut Exposition) {
+        let shares = self.shares(&self.replica.authority(), MAX_NAMED);
+        let families: [(_, _, _, fn(&ShareUse) -> u64); 4] = [
+            (
+                "rhizome_share_used_percent",
+                Gauge,
+                "How much of its share an author, a node or a space has used.",
+                |share| share.used_percent,
+            ),
+            (
+                "rhizome_share_bytes_total",
+                Counter,
+                "Bytes of fragments taken in.",
+                |share| share.bytes,
+            ),
+            (
+                "rhizome_share_over_total",
+                Counter,
+                "Fragments that were over a share and waited behind others.",
+                |share| share.over,
+            ),
+            (
+                "rhizome_share_refused_total",
+                Counter,
+                "Fragments refused because a share was used up several times over.",
+                |share| share.refused,
+            ),
+        ];
+        for (name, kind, help, value) in families {
+            let mut family = text.family(name, kind, help);
+            for share in &shares {
+                let labels = [
+                    ("kind", &*share.kind),
+                    ("id", &*share.of.id),
+                    ("name", &*share.of.name),
+                ];
+                family.sample(&labels, value(share));
+            }
+        }
     }
 
     async fn sandbox_metrics(&self, text: &mut Exposition) -> Result<(), ApiError> {

@@ -1,6 +1,6 @@
 //! Who and how this node is.
 use rhizome_identity::{Authority, Role};
-use rhizome_memory::RecoveryReport;
+use rhizome_memory::{self as memory, RecoveryReport, Sharer};
 
 use super::{
     caller::Caller,
@@ -10,10 +10,13 @@ use super::{
 use crate::{
     api::types::{
         SCHEMA,
-        node::{Fork, Recovery, SandboxSummary, SelfInfo, SelfSpace, Settings, Status},
+        node::{Fork, Recovery, SandboxSummary, SelfInfo, SelfSpace, Settings, ShareUse, Status},
     },
     error::ApiError,
 };
+
+/// Shares that a status names.
+const MAX_SHARES: usize = 20;
 
 impl Node {
     /// Says who asks, as the node sees it.
@@ -88,7 +91,17 @@ impl Node {
             sandboxes: self.sandbox_summary(),
             recovery: self.recovery(),
             forks: self.forks(&authority),
+            shares: self.shares(&authority, MAX_SHARES),
         })
+    }
+
+    /// Returns how the shares that are used most stand, at most `most` of them.
+    pub(crate) fn shares(&self, authority: &Authority, most: usize) -> Vec<ShareUse> {
+        let names = Names(authority);
+        let shares = self.replica.shares().into_iter().take(most);
+        shares
+            .filter_map(|share| share_use(names, &share))
+            .collect()
     }
 
     /// Returns the agents that signed two histories.
@@ -168,6 +181,25 @@ impl Node {
             notes,
         }
     }
+}
+
+/// Returns nothing for a kind of share that this version has no word for.
+fn share_use(names: Names<'_>, share: &memory::ShareUse) -> Option<ShareUse> {
+    let of = match &share.whose {
+        Sharer::Author(id) => names.agent(id),
+        Sharer::Node(id) => names.node(id),
+        Sharer::Space(id) => names.space(id),
+        _ => return None,
+    };
+    Some(ShareUse {
+        kind: share.whose.kind().to_owned(),
+        of,
+        used_percent: share.used_percent(),
+        bytes: share.bytes,
+        fragments: share.fragments,
+        over: share.over,
+        refused: share.refused,
+    })
 }
 
 /// Says in sentences what opening the store found; nothing if all was well.

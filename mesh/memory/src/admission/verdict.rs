@@ -2,7 +2,7 @@
 
 use rhizome_identity::Denied;
 
-use crate::{FragmentError, FragmentId};
+use crate::{FragmentError, FragmentId, Sharer, Spent};
 
 /// What becomes of a fragment that a peer offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,6 +10,9 @@ use crate::{FragmentError, FragmentId};
 pub enum Verdict {
     /// It is next in its chain: verify its signature, store it, then commit it.
     Admit,
+    /// It is admitted, but after others: somebody has used up a share with it. Only a replica, which
+    /// knows the shares, says so.
+    Late(Sharer),
     /// It is here already.
     Duplicate,
     /// It may be right, but something before it is missing.
@@ -57,6 +60,9 @@ pub enum RejectReason {
     /// It lies beyond the point up to which its revoked author's chain is valid.
     #[error("beyond the point up to which its revoked author's chain is valid")]
     BeyondCut,
+    /// Its author, node or space has written several times its share; it may be offered again.
+    #[error("{} has used up its share several times over", .0.whose)]
+    OverShare(Spent),
     /// This node could not store it; it may be offered again.
     #[error("this node could not store it")]
     Storage,
@@ -66,7 +72,7 @@ impl RejectReason {
     /// Returns whether the fragment itself is at fault, and not this node.
     #[must_use]
     pub const fn is_lasting(&self) -> bool {
-        !matches!(self, Self::Storage)
+        !matches!(self, Self::Storage | Self::OverShare(_))
     }
 
     /// Returns whether the peer that passed the fragment on could have seen what is wrong with it.

@@ -13,7 +13,10 @@ use super::{
     request::AdmitOutcome,
     state::{Chain, Inner},
 };
-use crate::{Fragment, FragmentId, Missing, RejectReason, Verdict, check_signatures};
+use crate::{
+    Fragment, FragmentId, Header, Missing, RejectReason, Share, Sharer, Verdict, check_signatures,
+    now_ms,
+};
 
 /// How many contradictions wait to be shown to the mesh.
 const MAX_CONTRADICTIONS: usize = 64;
@@ -24,6 +27,13 @@ struct Candidate {
     place: Option<usize>,
     fragment: Fragment,
     wire: Bytes,
+}
+
+/// Fragments to store, with what to say of each once it is; evidence has nothing said of it.
+#[derive(Default)]
+struct Admitted {
+    entries: Vec<Entry>,
+    told: Vec<(Option<usize>, Verdict)>,
 }
 
 impl Inner {
@@ -127,8 +137,11 @@ impl Inner {
         } else {
             verified(judged, &mut report)
         };
-        let mut stored: Vec<Option<usize>> = Vec::new();
-        let mut entries: Vec<Entry> = Vec::new();
+        // Evidence, what is within the shares, and what is not, stored in this order.
+        let mut evidence: Vec<Entry> = Vec::new();
+        let mut in_turn = Admitted::default();
+        let mut late = Admitted::default();
+        let mut put_off: BTreeMap<(SpaceId, AgentId), Sharer> = BTreeMap::new();
         let mut in_batch: BTreeMap<(SpaceId, AgentId, u64), FragmentId> = BTreeMap::new();
         for (candidate, verdict) in judged {
             let header = &candidate.fragment.header;
@@ -144,16 +157,35 @@ impl Inner {
             };
             match verdict {
                 Verdict::Admit => {
-                    in_batch.insert(position, candidate.fragment.id);
                     let own = header.node == self.node;
+                    let chain = (header.space, header.author);
+                    let share = match put_off.get(&chain) {
+                        _ if own => Share::Within,
+                        // What follows cannot be stored before it.
+                        Some(whose) => self.share(header).at_least(*whose),
+                        None => self.share(header),
+                    };
+                    let (verdict, admitted) = match share {
+                        Share::Within => (Verdict::Admit, &mut in_turn),
+                        Share::Over(whose) => {
+                            put_off.insert(chain, whose);
+                            (Verdict::Late(whose), &mut late)
+                        }
+                        Share::Spent(spent) => {
+                            let reason = RejectReason::OverShare(spent);
+                            report(candidate.place, Verdict::Reject(reason));
+                            continue;
+                        }
+                    };
+                    in_batch.insert(position, candidate.fragment.id);
                     let item = Item::Fragment {
                         fragment: Arc::new(candidate.fragment),
                         own,
                         change: None,
                         file: None,
                     };
-                    entries.push(Entry::new(item, candidate.wire));
-                    stored.push(candidate.place);
+                    admitted.entries.push(Entry::new(item, candidate.wire));
+                    admitted.told.push((candidate.place, verdict));
                 }
                 Verdict::Wait(missing) => {
                     self.state()
@@ -172,13 +204,20 @@ impl Inner {
                     }
                     if !state.forks.contains_key(&chain) {
                         drop(state);
-                        entries.push(Entry::evidence(candidate.fragment, other));
+                        evidence.push(Entry::evidence(candidate.fragment, other));
                     }
                 }
                 verdict => report(candidate.place, verdict),
             }
         }
-        let freed = self.store(entries, &stored, &mut report);
+        let evidence = Admitted {
+            entries: evidence,
+            told: Vec::new(),
+        };
+        let mut freed = Vec::new();
+        for admitted in [evidence, in_turn, late] {
+            freed.extend(self.store(admitted, &mut report));
+        }
         for tip in &mut own_tips {
             // Read anew from what is durable by the next publish.
             **tip = None;
@@ -242,30 +281,31 @@ impl Inner {
         judged
     }
 
+    /// Takes the room of a fragment in the shares of whoever wrote it.
+    fn share(&self, header: &Header) -> Share {
+        self.shares().take(header, now_ms())
+    }
+
     fn store(
         &self,
-        entries: Vec<Entry>,
-        stored: &[Option<usize>],
+        admitted: Admitted,
         report: &mut dyn FnMut(Option<usize>, Verdict),
     ) -> Vec<Candidate> {
+        let Admitted { entries, told } = admitted;
         if entries.is_empty() {
             return Vec::new();
         }
-        let is_fragment: Vec<bool> = entries
-            .iter()
-            .map(|entry| matches!(entry.item, Item::Fragment { .. }))
-            .collect();
         let tickets = self.journal.submit(entries);
         let mut freed = Vec::new();
-        let mut stored = stored.iter();
-        for (ticket, is_fragment) in tickets.iter().zip(is_fragment) {
+        let mut told = told.into_iter();
+        for ticket in &tickets {
             let outcome = self.journal.wait(self, ticket as &Arc<Ticket>);
-            if is_fragment && let Some(place) = stored.next() {
+            if let Some((place, verdict)) = told.next() {
                 let verdict = match outcome {
-                    Ok(_) => Verdict::Admit,
+                    Ok(_) => verdict,
                     Err(_) => Verdict::Reject(RejectReason::Storage),
                 };
-                report(*place, verdict);
+                report(place, verdict);
             }
             freed.extend(held(ticket.take_freed()));
         }

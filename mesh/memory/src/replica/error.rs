@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use rhizome_identity::{Denied, Hash, RecordError, RecordId, SpaceId};
 
-use crate::{ComposeError, FragmentError, LogError, MAX_BODY, StoreError, ViewError};
+use crate::{ComposeError, FragmentError, LogError, MAX_BODY, Spent, StoreError, ViewError};
 
 /// Why a replica could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -110,6 +110,9 @@ pub enum PublishError {
         "this node was put back from a copy, and space `{0}` was not compared with a peer since"
     )]
     Restored(SpaceId),
+    /// The agent, this node or the space has written several times its share.
+    #[error("{} has used up its share several times over", .0.whose)]
+    OverShare(Spent),
     /// The fragment could not be made durable. Nothing was published, unless the source is
     /// [`LogError::Sync`]: then it may turn out to be when the node starts again.
     #[error("the fragment could not be made durable")]
@@ -122,6 +125,10 @@ impl PublishError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NoMesh => Some("found a mesh with `init`, or `join` one by invite".into()),
+            Self::OverShare(spent) => Some(format!(
+                "other nodes would refuse it too: publish again in {} s, and less often",
+                spent.retry_ms.div_ceil(1000)
+            )),
             Self::UnknownSpace(_) => {
                 Some("list the spaces, or wait until this node is in sync".into())
             }

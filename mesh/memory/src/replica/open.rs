@@ -151,6 +151,7 @@ impl Replica {
             report,
             view,
             restored,
+            config.shares,
             lock,
             copy.unwrap_or_default(),
         );

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     ComposeContext, ComposeError, Composed, FRAGMENT_VERSION, FileText, Fragment, Header, Hlc,
-    LogError, MAX_AUTH_HEADS, MAX_BODY, View, fragment::Unsigned, now_ms, view::What,
+    LogError, MAX_AUTH_HEADS, MAX_BODY, Share, View, fragment::Unsigned, now_ms, view::What,
 };
 
 /// How often a publish begins anew because what it built on is gone, or because too many changes of
@@ -194,6 +194,9 @@ impl Inner {
             return Err(Unplaced::Stale);
         }
         let unsigned = seal(template, now, at, composed)?;
+        if let Share::Spent(spent) = self.shares().take(&unsigned.header, now_ms()) {
+            return Err(PublishError::OverShare(spent).into());
+        }
         let Ok(reserved) = self.journal.reserve(at.generation) else {
             // A write failed since: whatever this follows may be gone.
             *tip = None;

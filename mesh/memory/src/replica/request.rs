@@ -3,8 +3,8 @@
 use rhizome_identity::{AgentId, Hash, RecordError, SpaceId};
 
 use crate::{
-    ContextPatch, DocId, Draft, FileEdit, FilePath, FileText, FragmentId, Hlc, Verdict,
-    store::SEGMENT_BYTES,
+    ContextPatch, DocId, Draft, FileEdit, FilePath, FileText, FragmentId, Hlc, ShareLimits,
+    Verdict, store::SEGMENT_BYTES,
 };
 
 /// How a replica works.
@@ -13,12 +13,15 @@ use crate::{
 pub struct ReplicaConfig {
     /// A segment file that has reached this length, in bytes, is followed by a new one.
     pub segment_bytes: u64,
+    /// What authors, nodes and spaces may write before others go first.
+    pub shares: ShareLimits,
 }
 
 impl Default for ReplicaConfig {
     fn default() -> Self {
         Self {
             segment_bytes: SEGMENT_BYTES,
+            shares: ShareLimits::default(),
         }
     }
 }
@@ -89,7 +92,7 @@ pub struct Published {
 pub struct AdmitOutcome {
     /// The fragment, if the bytes were one.
     pub id: Option<FragmentId>,
-    /// The verdict; [`Verdict::Admit`] means it is durable.
+    /// The verdict; [`Verdict::Admit`] and [`Verdict::Late`] mean that it is durable.
     pub verdict: Verdict,
 }
 

@@ -22,7 +22,8 @@ use super::{
     restored::Copy,
 };
 use crate::{
-    Admission, Event, Fragment, FragmentId, HlcClock, IdSet, Lane, Reader, View,
+    Admission, Event, Fragment, FragmentId, HlcClock, IdSet, Lane, Reader, ShareLimits, Shares,
+    View,
     disk::Disk,
     now_ms,
     store::{Index, Log, LogError, Reach, RecoveryReport, Row, RowKind, Tip},
@@ -56,6 +57,8 @@ pub(super) struct Inner {
     pub(super) recording: Mutex<WaitingRecords>,
     /// One batch of foreign fragments at a time, so that none is stored twice.
     pub(super) admitting: Mutex<()>,
+    /// What everybody has used of their shares.
+    shares: Mutex<Shares>,
     state: Mutex<State>,
     /// Agents and nodes that this node's owner does not trust.
     pub(super) distrusted: RwLock<BTreeSet<PublicKey>>,
@@ -127,6 +130,7 @@ impl Inner {
         recovery: RecoveryReport,
         view: View,
         restored: super::open::Restored,
+        shares: ShareLimits,
         lock: Option<File>,
         copy: Copy,
     ) -> Self {
@@ -156,6 +160,7 @@ impl Inner {
             admitting: Mutex::default(),
             distrusted: RwLock::default(),
             rights: RwLock::new(Arc::clone(&restored.state.rights)),
+            shares: Mutex::new(Shares::new(shares)),
             state: Mutex::new(restored.state),
             clock: Mutex::new(restored.clock),
             copy: Mutex::new(copy),
@@ -165,6 +170,10 @@ impl Inner {
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn shares(&self) -> MutexGuard<'_, Shares> {
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns who may do what, and the space keys.

@@ -21,6 +21,7 @@ const SEGMENT: u64 = 16 * 1024;
 fn open(mesh: &Mesh, node: usize, disk: &SimDisk, dir: &Path) -> Replica {
     let config = ReplicaConfig {
         segment_bytes: SEGMENT,
+        ..ReplicaConfig::default()
     };
     let key = mesh.nodes[node].key.clone();
     Replica::open_on(Arc::new(disk.clone()), dir, key, config, None).unwrap()

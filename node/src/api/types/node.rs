@@ -90,6 +90,9 @@ pub struct Status {
     /// Agents that signed two histories.
     #[serde(default)]
     pub forks: Vec<Fork>,
+    /// How the shares of authors, nodes and spaces stand: the twenty that are used most.
+    #[serde(default)]
+    pub shares: Vec<ShareUse>,
 }
 
 /// An agent that signed two histories: two fragments for one position of its chain.
@@ -103,6 +106,25 @@ pub struct Fork {
     pub ours: String,
     /// The one that contradicts it; kept as evidence.
     pub theirs: String,
+}
+
+/// What an author, a node or a space has written of what it may before others go first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ShareUse {
+    /// `author`, `node` or `space`.
+    pub kind: String,
+    /// Which one.
+    pub of: Named,
+    /// How much of the share is used now, in percent; above 100 it waits behind others.
+    pub used_percent: u64,
+    /// Bytes taken in since the daemon started.
+    pub bytes: u64,
+    /// Fragments taken in since the daemon started.
+    pub fragments: u64,
+    /// Those of them that waited behind others.
+    pub over: u64,
+    /// Fragments refused, each time they were offered.
+    pub refused: u64,
 }
 
 /// One setting of the daemon.

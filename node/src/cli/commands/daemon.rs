@@ -244,6 +244,19 @@ pub(crate) async fn status(context: &Context) -> Result<(), Failure> {
             plain(&space.to_string())
         ))?;
     }
+    for share in status
+        .shares
+        .iter()
+        .filter(|share| share.used_percent > 100)
+    {
+        ui.line(&format!(
+            "share: {} {} wrote {} % of its share: what it writes waits behind others; {} refused so far",
+            share.kind,
+            plain(&share.of.to_string()),
+            share.used_percent,
+            share.refused
+        ))?;
+    }
     for note in &status.recovery.notes {
         ui.line(&format!("recovery: {note}"))?;
     }
