@@ -1,8 +1,8 @@
 //! The mesh that a run starts with; the same seed gives the same keys and records.
 
 use rhizome_identity::{
-    AgentKey, Authority, Hash, MeshId, NodeKey, Record, RecordBody, RecordId, Role, RootKey,
-    SecretKey, SignedRecord, SpaceId, issue,
+    AgentKey, Authority, ForkProof, Hash, MeshId, NodeKey, Record, RecordBody, RecordId, Role,
+    RootKey, SecretKey, SignedRecord, SpaceId, issue,
     record::{
         AgentCert, Cut, Genesis, Grant, MAX_PARENTS, RECORD_VERSION, Revoke, SpaceCreate,
         SpaceGrant, Verbs,
@@ -127,6 +127,16 @@ impl Founding {
             reason: "simulated".to_owned(),
         });
         self.sign(by, authority, body)
+    }
+
+    /// Shows that an author signed two fragments for one place, if they prove that.
+    pub(super) fn prove_fork(
+        &self,
+        by: usize,
+        authority: &Authority,
+        proof: ForkProof,
+    ) -> Option<SignedRecord> {
+        issue::prove_fork(&self.keys[by].node, authority, proof, 1).ok()
     }
 
     fn sign(&self, by: usize, authority: &Authority, body: RecordBody) -> SignedRecord {

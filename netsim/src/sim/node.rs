@@ -84,6 +84,8 @@ pub(super) struct SimNode {
     /// Counts starts, so that what belongs to an earlier life is told apart.
     pub(super) life: u32,
     pub(super) running: Option<Box<Running>>,
+    /// Fragments of one place each, that nobody has shown to the mesh yet.
+    pub(super) contradictions: Vec<(FragmentId, FragmentId)>,
     /// How many acknowledged fragments of honest nodes it holds.
     pub(super) acked_here: usize,
     /// Live connections that one of its ends gave up, this node's among them.
@@ -103,6 +105,7 @@ impl SimNode {
             store,
             life: 0,
             running: None,
+            contradictions: Vec::new(),
             acked_here: 0,
             evictions: 0,
         }
@@ -121,19 +124,14 @@ impl SimNode {
 
     /// Starts from what is on the disk.
     pub(super) fn start(&mut self, seed: u64, config: Config, space: SpaceId, arena: &mut Arena) {
-        let mut admission = Admission::new();
-        for index in self.store.beyond_ground() {
-            if let Content::Fragment(fragment) = &arena.item(*index).content {
-                // What waits in memory waits for nothing that is on the disk.
-                let _ = admission.commit(fragment);
-            }
-        }
+        let authority = arena.authority(&self.store);
+        let admission = self.admission_of_disk(&authority, arena);
         let head = admission.head(&self.agent, &space);
         self.life += 1;
         self.running = Some(Box::new(Running {
             replication: Replication::new(self.id, seed, config),
             book: AddressBook::new(self.id, seed),
-            authority: arena.authority(&self.store),
+            authority,
             admission,
             clock: HlcClock::default(),
             next: head.map_or((0, None), |(seq, id)| (seq + 1, Some(id))),
@@ -141,6 +139,27 @@ impl SimNode {
             batches: BTreeMap::new(),
             timer: None,
         }));
+    }
+
+    /// Puts the chains together from what is on the disk: of an author of two histories the one that
+    /// the log pins.
+    fn admission_of_disk(&self, authority: &Authority, arena: &Arena) -> Admission {
+        let mut admission = Admission::new();
+        let disk = self.store.beyond_ground().iter();
+        let fragments: Vec<&Fragment> = disk.filter_map(|i| arena.item(*i).fragment()).collect();
+        admission.authority_pins(authority);
+        // From the pin down, then from the bottom up.
+        for fragment in fragments.iter().rev() {
+            admission.learn(fragment);
+        }
+        for fragment in fragments {
+            let verdict = admission.check(authority, fragment);
+            // What waits in memory waits for nothing that is on the disk.
+            if verdict == Verdict::Admit || fragment.header.author == self.agent {
+                let _ = admission.commit(fragment);
+            }
+        }
+        admission
     }
 
     /// Lets the replication core work; returns what is to be done. A node that is down does nothing.
@@ -286,7 +305,7 @@ impl SimNode {
                     ItemOutcome::Waiting
                 }
             }
-            Content::Fragment(fragment) => self.judge(now, fragment),
+            Content::Fragment(fragment) => self.judge(now, fragment, arena),
         };
         if outcome == ItemOutcome::Stored {
             admitted.mark = Some(self.store.write(item, false));
@@ -295,13 +314,21 @@ impl SimNode {
         outcome
     }
 
-    fn judge(&mut self, now: Duration, fragment: &Fragment) -> ItemOutcome {
+    fn judge(&mut self, now: Duration, fragment: &Fragment, arena: &Arena) -> ItemOutcome {
         let wall = self.wall_ms(now);
         let Some(running) = self.running.as_mut() else {
             return ItemOutcome::Refused;
         };
         let header = &fragment.header;
         let place = (header.author, header.seq);
+        if running.admission.learn(fragment) {
+            recut(
+                &mut self.store,
+                &running.admission,
+                (header.space, header.author),
+                arena,
+            );
+        }
         if let Some(other) = running.writing.get(&place) {
             return if *other == fragment.id {
                 ItemOutcome::Known
@@ -316,6 +343,13 @@ impl SimNode {
             // Behind one that is being written: as good as admitted, and durable after it.
             Verdict::Wait(Missing::Prev(prev, _)) if before == Some(&prev) => {}
             Verdict::Duplicate => return ItemOutcome::Known,
+            Verdict::Fork { other } => {
+                let is_shown = running.authority.frozen(&header.author, &header.space);
+                if is_shown.is_none() {
+                    self.contradictions.push((fragment.id, other));
+                }
+                return ItemOutcome::Declined;
+            }
             Verdict::Wait(missing) => {
                 running.admission.hold(fragment.clone(), missing);
                 return ItemOutcome::Waiting;
@@ -353,6 +387,9 @@ impl SimNode {
         }
         if has_records {
             running.authority = arena.authority(&self.store);
+            for chain in running.admission.authority_pins(&running.authority) {
+                recut(&mut self.store, &running.admission, chain, arena);
+            }
             freed.extend(running.admission.authority_changed());
         }
         for fragment in freed {
@@ -369,6 +406,18 @@ impl SimNode {
         self.life += 1;
         self.store.crash(torn, arena)
     }
+}
+
+/// Shows peers of a chain what counts of it now.
+fn recut(
+    store: &mut Store,
+    admission: &Admission,
+    (space, author): (SpaceId, AgentId),
+    arena: &Arena,
+) {
+    store.recut(author, arena, |fragment| {
+        admission.counts(&author, &space, fragment.header.seq, fragment.id)
+    });
 }
 
 pub(super) fn hash_of(id: FragmentId) -> Hash {

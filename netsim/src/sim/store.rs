@@ -6,8 +6,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use rhizome_identity::{Authority, Hash, NodeId};
-use rhizome_memory::{IdSet, Lane};
+use rhizome_identity::{AgentId, Authority, Hash, NodeId};
+use rhizome_memory::{Fragment, IdSet, Lane};
 use rhizome_mesh::proto::replication::Holdings;
 
 use super::{
@@ -163,6 +163,25 @@ impl Store {
     /// Forgets an id in the set that peers see, though the item is there: for hostile nodes.
     pub(super) fn hide(&mut self, id: &Hash) {
         self.space_ids.remove(id);
+    }
+
+    /// Shows peers of an author's chain what counts, and nothing else of it.
+    pub(super) fn recut(
+        &mut self,
+        author: AgentId,
+        arena: &Arena,
+        counts: impl Fn(&Fragment) -> bool,
+    ) {
+        for item in self.disk.iter().map(|item| arena.item(*item)) {
+            let Some(fragment) = item.fragment().filter(|f| f.header.author == author) else {
+                continue;
+            };
+            if counts(fragment) {
+                self.space_ids.insert(item.id);
+            } else {
+                self.space_ids.remove(&item.id);
+            }
+        }
     }
 
     /// Serves peers in another way from now on: for hostile nodes.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rhizome_identity::{AgentId, SpaceId};
+use rhizome_identity::{AgentId, ForkProof, SpaceId};
 use rhizome_memory::{FragmentId, Lane};
 use rhizome_mesh::proto::{
     address_book,
@@ -15,7 +15,7 @@ use super::{
         events::{Event, NodeIndex, Pushed},
         hostile::Hostility,
         invariants::Invariant,
-        node::{Admitted, Batch},
+        node::{Admitted, Batch, hash_of},
     },
     Netsim,
 };
@@ -119,6 +119,7 @@ impl Netsim {
                     let n = &mut self.nodes[node as usize];
                     let admitted = n.admit(self.now, lane, &items, &mut self.arena);
                     self.check_admitted(node, &admitted.taken);
+                    self.show_forks(node);
                     let batch = Batch {
                         from,
                         lane,
@@ -136,6 +137,32 @@ impl Netsim {
                     self.tell_book(node, address_book::Input::Forget(peer));
                 }
                 _ => {}
+            }
+        }
+    }
+
+    /// Shows the mesh what a node found of authors with two histories, once for each chain.
+    fn show_forks(&mut self, node: NodeIndex) {
+        let found = std::mem::take(&mut self.nodes[node as usize].contradictions);
+        for (one, other) in found {
+            let n = &self.nodes[node as usize];
+            let Some(running) = n.running.as_ref().filter(|_| n.hostility.is_none()) else {
+                return;
+            };
+            let envelope = |id| {
+                let item = self.arena.item(self.arena.find(&hash_of(id))?);
+                Some(item.fragment()?.envelope.to_vec())
+            };
+            let (Some(a), Some(b)) = (envelope(other), envelope(one)) else {
+                continue;
+            };
+            let proof = ForkProof { a, b };
+            let authority = Arc::clone(&running.authority);
+            let proven = self.founding.prove_fork(node as usize, &authority, proof);
+            if let Some(record) = proven {
+                self.write_record(node, record.bytes());
+                // One proof is enough until it is durable, and then it is known.
+                return;
             }
         }
     }
@@ -294,6 +321,7 @@ impl Netsim {
             }
         }
         self.write_freed(to, &admitted);
+        self.show_forks(to);
     }
 
     fn timer(&mut self, node: NodeIndex, life: u32) {
