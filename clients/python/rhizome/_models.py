@@ -100,6 +100,14 @@ __all__ = [
     "Joined",
     "Lease",
     "LeaseBody",
+    "Member",
+    "MemberChain",
+    "MemberRestored",
+    "MemberRevocation",
+    "MemberRevoked",
+    "MemberRole",
+    "MemberShown",
+    "Members",
     "Memory",
     "MemoryHistory",
     "MemoryList",
@@ -149,8 +157,10 @@ __all__ = [
     "RefusedLine",
     "Replicated",
     "RestoreBody",
+    "RestoreMemberBody",
     "ResumeBody",
     "Resumed",
+    "RootRotated",
     "Runtime",
     "RuntimeDifferences",
     "RuntimeLine",
@@ -169,6 +179,7 @@ __all__ = [
     "SelfSpace",
     "Setting",
     "Settings",
+    "ShareUse",
     "SignalBody",
     "Snapshot",
     "SnapshotBody",
@@ -253,6 +264,8 @@ class AgentBody(Model):
 
     # Its name, unique on this node: letters, digits, `-`, `_`, `.`; 64 at most.
     name: str
+    # The agent of this node that certifies it, by name or id: the new one may do at most what that one may, and falls with it. The node itself by default.
+    by: Optional[str] = None
     # For how long, in seconds; without end by default.
     expires_secs: Optional[int] = None
     # Names or ids of the spaces it may use; all of the node's if absent.
@@ -1765,6 +1778,138 @@ class LeaseBody(Model):
 
 
 @dataclass(frozen=True)
+class Member(Model):
+    """A node that belongs to the mesh, or did."""
+
+    # How many agents it has, or had.
+    agents: int
+    # The node.
+    node: Named
+    # Its roles in spaces.
+    spaces: List[MemberRole]
+    # `member` or `revoked`.
+    state: str
+    # Its role in the mesh; absent once it was revoked.
+    role: Optional[str] = None
+    # When it was let in, by the clock of who did.
+    since_ms: Optional[int] = None
+    _nested: ClassVar[Dict[str, str]] = {'node': 'Named', 'spaces': '[MemberRole]'}
+
+
+@dataclass(frozen=True)
+class MemberChain(Model):
+    """What counts of one chain."""
+
+    # Who wrote it.
+    agent: Named
+    # How many fragments of it count on this node.
+    counts: int
+    # Whether its author signed two histories there.
+    frozen: bool
+    # How many are here and do not count: beyond a cut, or beyond the place where their author signed two histories.
+    set_aside: int
+    # The space.
+    space: Named
+    _nested: ClassVar[Dict[str, str]] = {'agent': 'Named', 'space': 'Named'}
+
+
+@dataclass(frozen=True)
+class MemberRestored(Model):
+    """The answer to `RestoreMemberBody`."""
+
+    # The records whose cuts were raised.
+    amended: List[str]
+    # The chains, as they count now.
+    chains: List[MemberChain]
+    # Whose work it is.
+    member: Named
+    # Schema number.
+    schema: int
+    _nested: ClassVar[Dict[str, str]] = {'chains': '[MemberChain]', 'member': 'Named'}
+
+
+@dataclass(frozen=True)
+class MemberRevocation(Model):
+    """A revocation that stands."""
+
+    # When, by their clock.
+    at_ms: int
+    # Who signed it.
+    by: Named
+    # Whether that was the root.
+    by_root: bool
+    # Why, in their words.
+    reason: str
+    # The record.
+    record: str
+    _nested: ClassVar[Dict[str, str]] = {'by': 'Named'}
+
+
+@dataclass(frozen=True)
+class MemberRevoked(Model):
+    """The answer to `DELETE /v1/members/{member}`."""
+
+    # The chains that stay, each up to a place.
+    kept: int
+    # Who it was.
+    member: Named
+    # The spaces that have a new key since. What was read before cannot be unread.
+    rekeyed: List[Named]
+    # Schema number.
+    schema: int
+    _nested: ClassVar[Dict[str, str]] = {'member': 'Named', 'rekeyed': '[Named]'}
+
+
+@dataclass(frozen=True)
+class MemberRole(Model):
+    """A role in one space."""
+
+    # The role.
+    role: str
+    # The space.
+    space: Named
+    _nested: ClassVar[Dict[str, str]] = {'space': 'Named'}
+
+
+@dataclass(frozen=True)
+class MemberShown(Model):
+    """`GET /v1/members/{member}`."""
+
+    # How many agents it has, or had.
+    agents: int
+    # The chains of its agents.
+    chains: List[MemberChain]
+    # The node.
+    node: Named
+    # What stands against it, what it has overcome since as well.
+    revocations: List[MemberRevocation]
+    # Schema number.
+    schema: int
+    # Its roles in spaces.
+    spaces: List[MemberRole]
+    # `member` or `revoked`.
+    state: str
+    # Its role in the mesh; absent once it was revoked.
+    role: Optional[str] = None
+    # When it was let in, by the clock of who did.
+    since_ms: Optional[int] = None
+    _nested: ClassVar[Dict[str, str]] = {'chains': '[MemberChain]', 'node': 'Named', 'revocations': '[MemberRevocation]', 'spaces': '[MemberRole]'}
+
+
+@dataclass(frozen=True)
+class Members(Model):
+    """`GET /v1/members`."""
+
+    # The members, then those who were revoked.
+    members: List[Member]
+    # Schema number.
+    schema: int
+    # The records by which the root signed two histories of the mesh: while there are any, nothing is administered.
+    halted: Optional[List[str]] = None
+    _nested: ClassVar[Dict[str, str]] = {'members': '[Member]'}
+
+
+@dataclass(frozen=True)
 class Memory(Model):
     """A memory as it stands now."""
 
@@ -2520,6 +2665,14 @@ class RestoreBody(Model):
 
 
 @dataclass(frozen=True)
+class RestoreMemberBody(Model):
+    """`POST /v1/members/{member}/restore`."""
+
+    # Sign with the root key, which has to be on this node.
+    as_root: Optional[bool] = None
+
+
+@dataclass(frozen=True)
 class ResumeBody(Model):
     """`POST /v1/resume`: wake a sandbox, here or elsewhere, wherever it went to sleep."""
 
@@ -2598,6 +2751,20 @@ class Resumed(Model):
     # What woke it last, if nobody asked for it.
     woken_by: Optional[WokenBy] = None
     _nested: ClassVar[Dict[str, str]] = {'spaces': '[Named]', 'agent': 'Named', 'arriving': 'Arriving', 'copies': 'Copies', 'lease': 'Lease', 'node': 'Named', 'wake_on': '[WakeOn]', 'woken_by': 'WokenBy'}
+
+
+@dataclass(frozen=True)
+class RootRotated(Model):
+    """`POST /v1/root/rotate`."""
+
+    # Where the key that may replace it lies.
+    next_root_key: str
+    # The root's public key since.
+    root: str
+    # Where its secret key lies.
+    root_key: str
+    # Schema number.
+    schema: int
 
 
 @dataclass(frozen=True)
@@ -2966,6 +3133,27 @@ class Settings(Model):
 
 
 @dataclass(frozen=True)
+class ShareUse(Model):
+    """What an author, a node or a space has written of what it may before others go first."""
+
+    # Bytes taken in since the daemon started.
+    bytes: int
+    # Fragments taken in since the daemon started.
+    fragments: int
+    # `author`, `node` or `space`.
+    kind: str
+    # Which one.
+    of: Named
+    # Those of them that waited behind others.
+    over: int
+    # Fragments refused, each time they were offered.
+    refused: int
+    # How much of the share is used now, in percent; above 100 it waits behind others.
+    used_percent: int
+    _nested: ClassVar[Dict[str, str]] = {'of': 'Named'}
+
+
+@dataclass(frozen=True)
 class SignalBody(Model):
     """`POST /v1/sandboxes/{id}/execs/{exec}/signal`."""
 
@@ -3203,6 +3391,8 @@ class Status(Model):
     sandboxes: SandboxSummary
     # Schema number.
     schema: int
+    # How the shares of authors, nodes and spaces stand: the twenty that are used most.
+    shares: List[ShareUse]
     # Socket of this API.
     socket: str
     # The spaces it can use.
@@ -3219,7 +3409,7 @@ class Status(Model):
     mesh: Optional[Named] = None
     # Its role in the mesh.
     role: Optional[str] = None
-    _nested: ClassVar[Dict[str, str]] = {'forks': '[Fork]', 'node': 'Named', 'recovery': 'Recovery', 'sandboxes': 'SandboxSummary', 'spaces': '[Space]', 'mesh': 'Named'}
+    _nested: ClassVar[Dict[str, str]] = {'forks': '[Fork]', 'node': 'Named', 'recovery': 'Recovery', 'sandboxes': 'SandboxSummary', 'shares': '[ShareUse]', 'spaces': '[Space]', 'mesh': 'Named'}
 
 
 @dataclass(frozen=True)
@@ -3862,6 +4052,8 @@ class Why(Model):
     # Space.
     space: Named
     state: str
+    # The newest records of the authority log that the author's node knew when it wrote.
+    auth_heads: Optional[List[str]] = None
     # Why the author may not write any more, if so.
     denied: Optional[str] = None
     # Where its author signed two histories in this space, if it did.
@@ -3875,9 +4067,15 @@ class Why(Model):
     # Who signed that fragment.
     named_by_author: Optional[Named] = None
     what: Optional[str] = None
+    # The records that say so.
+    by: Optional[List[WhyRecord]] = None
+    # Whether it is kept because something that counts builds on it.
+    carried: Optional[bool] = None
+    # The place in the chain up to which it counts; absent if nothing of it does.
+    up_to: Optional[int] = None
     # Why.
     reason: Optional[str] = None
-    _nested: ClassVar[Dict[str, str]] = {'author': 'Named', 'chain': '[WhyRecord]', 'node': 'Named', 'space': 'Named', 'fork': 'Fork', 'named_by_author': 'Named'}
+    _nested: ClassVar[Dict[str, str]] = {'author': 'Named', 'chain': '[WhyRecord]', 'node': 'Named', 'space': 'Named', 'fork': 'Fork', 'named_by_author': 'Named', 'by': '[WhyRecord]'}
 
 
 @dataclass(frozen=True)

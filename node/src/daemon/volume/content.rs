@@ -238,6 +238,9 @@ impl Node {
     ) -> Result<Option<Found>, ApiError> {
         let known = self.find_volume(&Caller::Owner, wanted).await?;
         self.is_not_written_to(&known)?;
+        if !matches!(change, Change::Remove) {
+            self.may_store(&known.space, None).await?;
+        }
         let parent = known.choose(None, true)?;
         let tree = self.tree_of(&known, parent, &silent()).await?;
         let mut packs = tree.packs;
@@ -275,6 +278,7 @@ impl Node {
             replicas: None,
             pin,
             bytes_stored: 0,
+            agent: None,
         };
         self.commit_version(&known, new, &silent()).await?;
         Ok(found)

@@ -109,6 +109,7 @@ mod tests {
                 volume,
                 name: "work".to_owned(),
                 created_ms: 0,
+                removed: false,
             },
         );
         for (n, agent) in [(1, None), (2, Some(mender)), (3, None)] {

@@ -5,14 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rhizome_sandbox::{
-    Progress, SandboxId,
-    volume::{VolumeId, attach::Target},
-};
+use rhizome_sandbox::{Progress, SandboxId, volume::attach::Target};
 
 use super::super::{Trees, blocking, commit::New, copy, stored};
 use super::{
-    AttachedRecord, LEASE_MS, Node, Record, attach,
+    AttachedRecord, LEASE_MS, Node, Record, VolumeId, attach,
     live::{Live, lock},
     now_ms,
 };

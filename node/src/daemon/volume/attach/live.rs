@@ -69,6 +69,13 @@ impl Volumes {
         self.live().contains_key(&(*sandbox, *volume))
     }
 
+    /// Returns the volumes that are served to a sandbox.
+    pub(crate) fn of(&self, sandbox: &SandboxId) -> Vec<String> {
+        let live = self.live();
+        let its = live.keys().filter(|(of, _)| of == sandbox);
+        its.map(|(_, volume)| volume.to_string()).collect()
+    }
+
     pub(super) fn all(&self) -> Vec<Arc<Live>> {
         self.live().values().cloned().collect()
     }
@@ -88,6 +95,7 @@ impl Volumes {
         let mut live = self.live();
         live.retain(|_, live| live.attachment.ended().now_or_never().is_none());
     }
+
     /// Says that a version lies in other packs now: what is made of it from now on does too.
     pub(in crate::daemon::volume) async fn moved(&self, version: &VersionId, packs: &[PackId]) {
         for live in self.all() {
