@@ -95,6 +95,11 @@ impl Chain {
         }
         self.beyond.insert(seq, Link { id, prev });
         while let Some(link) = self.beyond.remove(&self.len()) {
+            if link.prev != self.ids.last().copied() {
+                // It is of another history of the author, as is what follows it.
+                self.beyond.clear();
+                break;
+            }
             self.ids.push(link.id);
         }
         let (len, ids) = (self.len(), &self.ids);
@@ -303,6 +308,22 @@ mod tests {
             other.push(id(n), seq, Some(id(prev)));
         }
         assert!(other.counts(id(13), 3) && other.pinned.is_empty());
+    }
+
+    #[test]
+    fn what_does_not_follow_upon_the_chain_does_not_lengthen_it() {
+        // A store is read again in the order of arrival: 0 to 4, then 13, 14 and 15 of another
+        // history, which parted after 2.
+        let mut chain = chain(5);
+        for (n, prev) in [(13, 2), (14, 13), (15, 14)] {
+            chain.push(id(n), u64::from(n) - 10, Some(id(prev)));
+        }
+        assert_eq!(chain.head(), Some((4, id(4))));
+        assert_eq!(chain.gap(), None);
+        // So the pin is found to contradict what is there.
+        assert_eq!(chain.set_reach(up_to(5, 15, None)), []);
+        assert_eq!(chain.learn(id(15), 5, Some(id(14))), [id(4)]);
+        assert_eq!(chain.learn(id(14), 4, Some(id(13))), [id(3)]);
     }
 
     #[test]

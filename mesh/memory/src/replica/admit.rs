@@ -29,7 +29,7 @@ struct Candidate {
     wire: Bytes,
 }
 
-/// Fragments to store, with what to say of each once it is; evidence has nothing said of it.
+/// What to store, with what to say of each fragment once it is, and to which place.
 #[derive(Default)]
 struct Admitted {
     entries: Vec<Entry>,
@@ -137,8 +137,7 @@ impl Inner {
         } else {
             verified(judged, &mut report)
         };
-        // Evidence, what is within the shares, and what is not, stored in this order.
-        let mut evidence: Vec<Entry> = Vec::new();
+        // What is over a share is stored after everything else.
         let mut in_turn = Admitted::default();
         let mut late = Admitted::default();
         let mut put_off: BTreeMap<(SpaceId, AgentId), Sharer> = BTreeMap::new();
@@ -204,20 +203,16 @@ impl Inner {
                     }
                     if !state.forks.contains_key(&chain) {
                         drop(state);
-                        evidence.push(Entry::evidence(candidate.fragment, other));
+                        let evidence = Entry::evidence(candidate.fragment, other);
+                        in_turn.entries.push(evidence);
+                        in_turn.told.push((None, Verdict::Fork { other }));
                     }
                 }
                 verdict => report(candidate.place, verdict),
             }
         }
-        let evidence = Admitted {
-            entries: evidence,
-            told: Vec::new(),
-        };
-        let mut freed = Vec::new();
-        for admitted in [evidence, in_turn, late] {
-            freed.extend(self.store(admitted, &mut report));
-        }
+        let mut freed = self.store(in_turn, &mut report);
+        freed.extend(self.store(late, &mut report));
         for tip in &mut own_tips {
             // Read anew from what is durable by the next publish.
             **tip = None;
@@ -297,16 +292,13 @@ impl Inner {
         }
         let tickets = self.journal.submit(entries);
         let mut freed = Vec::new();
-        let mut told = told.into_iter();
-        for ticket in &tickets {
+        for (ticket, (place, verdict)) in tickets.iter().zip(told) {
             let outcome = self.journal.wait(self, ticket as &Arc<Ticket>);
-            if let Some((place, verdict)) = told.next() {
-                let verdict = match outcome {
-                    Ok(_) => verdict,
-                    Err(_) => Verdict::Reject(RejectReason::Storage),
-                };
-                report(place, verdict);
-            }
+            let verdict = match outcome {
+                Ok(_) => verdict,
+                Err(_) => Verdict::Reject(RejectReason::Storage),
+            };
+            report(place, verdict);
             freed.extend(held(ticket.take_freed()));
         }
         freed

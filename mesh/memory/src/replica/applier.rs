@@ -181,6 +181,7 @@ impl Applier {
                 && !shared.is_rescanning
                 && shared.rescans.is_empty()
                 && shared.recuts.is_empty()
+                && !shared.is_recutting
                 && shared.replay.is_none()
         });
     }
