@@ -75,7 +75,7 @@ async fn a_shell_has_a_terminal(channel: &GuestChannel) {
     };
     let mut handle = channel.exec(request).await.unwrap();
     handle
-        .write_stdin("stty size; tty; sleep 600\r")
+        .write_stdin("stty size; tty; sh -c 'echo in front; exec sleep 600'\r")
         .await
         .unwrap();
     let mut screen = String::new();
@@ -86,13 +86,15 @@ async fn a_shell_has_a_terminal(channel: &GuestChannel) {
             ExecEvent::Stderr(data) => panic!("{data:?}"),
             ExecEvent::Exit(status) => break status,
         }
-        if !interrupted && screen.contains("/dev/pts/0\r\n") {
+        // Said by who runs in front: an interrupt before that would be the shell's alone.
+        if !interrupted && screen.contains("in front\r\n") {
             interrupted = true;
             handle.write_stdin("\x03").await.unwrap();
             handle.write_stdin("exit 9\r").await.unwrap();
         }
     };
     assert!(screen.contains("40 120\r\n"), "{screen:?}");
+    assert!(screen.contains("/dev/pts/0\r\n"), "{screen:?}");
     assert_eq!(status, ExitStatus::Code(9), "{screen:?}");
 }
 
