@@ -60,7 +60,7 @@ fn a_flood_is_stored_last_then_refused_and_goes_on_later() {
     let in_turn = is(|verdict| *verdict == Verdict::Admit);
     let late = is(|verdict| matches!(verdict, Verdict::Late(Sharer::Author(_))));
     assert_eq!(in_turn + late, offered.len());
-    assert!(in_turn >= SHARE as usize && late > 0, "{in_turn} {late}");
+    assert!(in_turn as u64 >= SHARE && late > 0, "{in_turn} {late}");
     assert_eq!(outcomes[1000].verdict, Verdict::Admit);
     let of_quiet = Hash::from(outcomes[1000].id.unwrap());
     let stored = std::iter::from_fn(|| events.try_recv().ok());

@@ -162,7 +162,8 @@ impl Node {
 
     fn share_metrics(&self, text: &mut Exposition) {
         let shares = self.shares(&self.replica.authority(), MAX_NAMED);
-        let families: [(_, _, _, fn(&ShareUse) -> u64); 4] = [
+        type Count = fn(&ShareUse) -> u64;
+        let families: [(_, _, _, Count); 4] = [
             (
                 "rhizome_share_used_percent",
                 Gauge,

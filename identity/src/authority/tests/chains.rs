@@ -7,12 +7,12 @@ fn cut(mesh: &Mesh, agent: &AgentKey, seq: u64) -> Cut {
         author: agent.id(),
         space: mesh.space,
         seq,
-        hash: Hash::of(&[seq as u8]),
+        hash: Hash::of(&seq.to_be_bytes()),
     }
 }
 
 fn at(seq: u64) -> Option<(u64, Hash)> {
-    Some((seq, Hash::of(&[seq as u8])))
+    Some((seq, Hash::of(&seq.to_be_bytes())))
 }
 
 /// A mesh with a writer and its agent.
