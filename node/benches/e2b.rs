@@ -6,13 +6,16 @@
 //! shorter. The SDK is that of `$RHIZOME_TEST_PYTHON` (`pip install e2b`), or of `python3`.
 #![allow(clippy::print_stdout, reason = "a benchmark reports on stdout")]
 
+#[path = "support/node.rs"]
+mod node;
+
 use std::{
-    io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
+use node::Node;
 use serde_json::Value;
 
 /// Prints how long creating with a first command took, and each command after that, in seconds.
@@ -61,22 +64,22 @@ fn main() {
     );
     for (pool, node) in [(0, "without pool"), (2, "with pool")] {
         let dir = tempfile::tempdir().expect("a temporary directory can be made");
-        let daemon = Daemon::start(&dir.path().join("node"), pool);
-        if let Err(why) = daemon.build_image() {
+        let door = Door::open(dir.path(), pool);
+        if let Err(why) = door.build_image() {
             return println!("skipped: the image `debian`: {why}");
         }
         if pool > 0 {
-            daemon.warm();
+            door.warm();
         }
         if let Some(python) = &python {
-            let (created, ran) = daemon.through_the_sdk(python, creates, runs);
+            let (created, ran) = door.through_the_sdk(python, creates, runs);
             report("SDK (Python)", node, "create to first command", created);
             report("", "", "commands.run(\"true\")", ran);
         }
-        let (created, ran) = daemon.through_the_command_line(creates, runs);
+        let (created, ran) = door.through_the_command_line(creates, runs);
         report("command line", node, "create to first command", created);
         report("", "", "sandbox exec -- true", ran);
-        let (_, ran) = daemon.as_the_sdk_runs_it(runs);
+        let (_, ran) = door.as_the_sdk_runs_it(runs);
         report("", "", "the same by `bash -l -c`", ran);
     }
 }
@@ -108,68 +111,26 @@ fn python() -> Option<PathBuf> {
     has.is_ok_and(|status| status.success()).then_some(python)
 }
 
-struct Daemon {
-    dir: PathBuf,
+/// A node at whose E2B door sandboxes are asked for.
+struct Door {
+    node: Node,
     url: String,
-    child: Child,
 }
 
-impl Daemon {
-    fn start(dir: &Path, pool: usize) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_rhizome"))
-            .arg("--data-dir")
-            .arg(dir)
-            .args([
-                "up",
-                "--name",
-                "bench",
-                "--bind",
-                "127.0.0.1:0",
-                "--no-mdns",
-            ])
-            .args(["--e2b", "127.0.0.1:0", "--pool", &pool.to_string()])
-            .arg("--images-dir")
-            .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("images"))
-            .env("RHIZOME_READY_STDOUT", "1")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the daemon starts");
-        let mut line = String::new();
-        let stdout = child.stdout.take().expect("stdout is piped");
-        BufReader::new(stdout)
-            .read_line(&mut line)
-            .expect("it says when it is ready");
-        let mut daemon = Self {
-            dir: dir.to_owned(),
-            url: String::new(),
-            child,
-        };
-        let status = daemon.rhizome(&["status", "--json"]);
-        let status: Value = serde_json::from_slice(&status.stdout).expect("the status is JSON");
-        daemon.url = status["e2b"].as_str().expect("the door listens").to_owned();
-        daemon
-    }
-
-    fn output(&self, arguments: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_rhizome"))
-            .arg("--data-dir")
-            .arg(&self.dir)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .output()
-            .expect("the command runs")
-    }
-
-    fn rhizome(&self, arguments: &[&str]) -> Output {
-        let output = self.output(arguments);
-        let failed = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{arguments:?}: {failed}");
-        output
+impl Door {
+    fn open(dir: &Path, pool: usize) -> Self {
+        let images = Path::new(env!("CARGO_TARGET_TMPDIR")).join("images");
+        let (images, size) = (images.to_string_lossy().into_owned(), pool.to_string());
+        let more = ["--e2b", "127.0.0.1:0", "--pool", &size, "--images-dir"];
+        let node = Node::start(dir, pool, &[&more[..], &[&images]].concat());
+        let status: Value =
+            serde_json::from_str(&node.rhizome(&["status", "--json"])).expect("the status is JSON");
+        let url = status["e2b"].as_str().expect("the door listens").to_owned();
+        Self { node, url }
     }
 
     fn build_image(&self) -> Result<(), String> {
-        let built = self.output(&["image", "build", "debian"]);
+        let built = self.node.output(&["image", "build", "debian"]);
         match built.status.success() {
             true => Ok(()),
             false => Err(String::from_utf8_lossy(&built.stderr).into_owned()),
@@ -178,7 +139,7 @@ impl Daemon {
 
     /// Has a guest wait for sandboxes of the size that all of them have.
     fn warm(&self) {
-        self.rhizome(&["sandbox", "pool", "warm", "--image", "debian"]);
+        self.node.rhizome(&["sandbox", "pool", "warm", "--image", "debian"]);
     }
 
     fn through_the_sdk(
@@ -217,15 +178,15 @@ impl Daemon {
         for number in 0..creates {
             let name = format!("bench{number}");
             created.push(timed(|| {
-                self.rhizome(&["sandbox", "create", "--image", "debian", "--name", &name]);
-                self.rhizome(&["sandbox", "exec", &name, "--", "true"]);
+                self.node.rhizome(&["sandbox", "create", "--image", "debian", "--name", &name]);
+                self.node.rhizome(&["sandbox", "exec", &name, "--", "true"]);
             }));
             if number + 1 == creates {
                 let run =
-                    || timed(|| drop(self.rhizome(&["sandbox", "exec", &name, "--", "true"])));
+                    || timed(|| drop(self.node.rhizome(&["sandbox", "exec", &name, "--", "true"])));
                 ran.extend((0..runs).map(|_| run()));
             }
-            self.rhizome(&["sandbox", "kill", &name]);
+            self.node.rhizome(&["sandbox", "kill", &name]);
         }
         (created, ran)
     }
@@ -233,11 +194,11 @@ impl Daemon {
     /// Runs `true` as the SDK does: in a login shell.
     fn as_the_sdk_runs_it(&self, runs: usize) -> (Duration, Vec<Duration>) {
         let create = ["sandbox", "create", "--image", "debian", "--name", "shell"];
-        let created = timed(|| drop(self.rhizome(&create)));
+        let created = timed(|| drop(self.node.rhizome(&create)));
         let exec = ["sandbox", "exec", "shell", "--", "bash", "-l", "-c", "true"];
-        let ran = (0..runs).map(|_| timed(|| drop(self.rhizome(&exec))));
+        let ran = (0..runs).map(|_| timed(|| drop(self.node.rhizome(&exec))));
         let ran = ran.collect();
-        self.rhizome(&["sandbox", "kill", "shell"]);
+        self.node.rhizome(&["sandbox", "kill", "shell"]);
         (created, ran)
     }
 }
@@ -248,9 +209,8 @@ fn timed(work: impl FnOnce()) -> Duration {
     begun.elapsed()
 }
 
-impl Drop for Daemon {
+impl Drop for Door {
     fn drop(&mut self) {
-        let _ = self.output(&["down", "--sandboxes", "kill"]);
-        let _ = self.child.wait();
+        self.node.output(&["down", "--sandboxes", "kill"]);
     }
 }

@@ -9,15 +9,19 @@
 //! the queries here are the beginnings of titles.
 #![allow(clippy::print_stdout, reason = "a benchmark reports on stdout")]
 
+#[path = "support/node.rs"]
+mod node;
+
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
 };
 
+use node::Node;
 use serde_json::{Value, json};
 
 /// The reference, as it was when its answers were recorded for the tests.
@@ -40,8 +44,9 @@ fn main() {
     let memories = number("RHIZOME_BENCH_MEMORIES", 10_000);
     let calls = number("RHIZOME_BENCH_CALLS", 1_000).max(1);
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
-    let daemon = Daemon::start(&dir.path().join("node"));
-    let mut api = Api::new(&daemon.socket);
+    let node = Node::start(dir.path(), 0, &["--no-sandboxes"]);
+    node.rhizome(&["init", "--name", "bench", "--space", "findings"]);
+    let mut api = Api::new(&node.socket());
     let begun = Instant::now();
     for number in 0..memories {
         api.remember(&title(number), &text(number));
@@ -59,9 +64,9 @@ fn main() {
         next: memories,
     };
     bench.measure("plain API", &mut api);
-    bench.measure("MCP over HTTP", &mut Http::new(&daemon.socket));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rhizome"));
-    command.arg("--data-dir").arg(&daemon.dir).arg("mcp");
+    bench.measure("MCP over HTTP", &mut Http::new(&node.socket()));
+    let mut command = node.command();
+    command.arg("mcp");
     bench.measure("MCP on standard streams", &mut Streams::ours(command));
     match Streams::reference(&dir.path().join("reference.jsonl"), memories) {
         Some(mut reference) => bench.measure("reference memory server", &mut reference),
@@ -141,60 +146,6 @@ fn report(name: &str, call: &str, mut took: Vec<Duration>, found: Option<f64>) {
         at(50),
         at(99)
     );
-}
-
-struct Daemon {
-    dir: PathBuf,
-    socket: PathBuf,
-    child: Child,
-    // Kept open: a daemon that cannot write to its standard output would learn of it.
-    _stdout: BufReader<ChildStdout>,
-}
-
-impl Daemon {
-    fn start(dir: &Path) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_rhizome"))
-            .arg("--data-dir")
-            .arg(dir)
-            .args([
-                "up",
-                "--name",
-                "bench",
-                "--bind",
-                "127.0.0.1:0",
-                "--no-mdns",
-                "--no-sandboxes",
-            ])
-            .env("RHIZOME_READY_STDOUT", "1")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the daemon starts");
-        let mut line = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().expect("stdout is piped"));
-        stdout
-            .read_line(&mut line)
-            .expect("it says when it is ready");
-        let socket = dir.join("api.sock");
-        let mut api = Api::new(&socket);
-        api.post(
-            "/v1/mesh/init",
-            &json!({"name": "bench", "space": "findings"}),
-        );
-        Self {
-            dir: dir.to_owned(),
-            socket,
-            child,
-            _stdout: stdout,
-        }
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// One connection of HTTP/1.1 that is kept.

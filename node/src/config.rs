@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use rhizome_memory::ShareLimits;
 use rhizome_sandbox::{Accel, DriverChoice};
 use serde::{Deserialize, Serialize};
 
@@ -146,6 +147,8 @@ pub struct MemoryConfig {
     pub secrets: SecretRule,
     /// Names or ids of agents and nodes whose word stands below everybody else's on this node.
     pub distrust: Vec<String>,
+    /// What authors, nodes and spaces may write here before others go first.
+    pub shares: ShareLimits,
 }
 
 impl Config {
@@ -221,6 +224,7 @@ impl Config {
             ("e2b", file.e2b.is_some()),
             ("memory.secrets", file.memory.is_some()),
             ("memory.distrust", file.memory.is_some()),
+            ("memory.shares", file.memory.is_some()),
         ];
         let said = said.into_iter().filter(|(_, said)| *said);
         self.origins
@@ -395,6 +399,7 @@ impl Config {
             ("e2b", self.e2b.shown()),
             ("memory.secrets", json(&self.memory.secrets)),
             ("memory.distrust", self.memory.distrust.clone().into()),
+            ("memory.shares", serde_json::json!(self.memory.shares)),
         ];
         let settings = values.map(|(name, value)| Setting {
             name: name.to_owned(),
@@ -430,6 +435,9 @@ impl Config {
             return Err(ConfigError::Label { label });
         }
         self.e2b.check()?;
+        if !self.memory.shares.grants_all() {
+            return Err(ConfigError::Shares);
+        }
         Ok(self)
     }
 }
@@ -505,6 +513,11 @@ pub enum ConfigError {
         /// The address.
         addr: SocketAddr,
     },
+    /// A share of nothing.
+    #[error(
+        "`memory.shares` has a zero in it, and who has a share of nothing writes nothing: each is at least 1"
+    )]
+    Shares,
     /// A label that cannot be told to others.
     #[error(
         "the labels cannot be used: at most {MAX_LABELS}, name and value up to {MAX_NAME_BYTES} bytes without control characters, the name not empty"

@@ -39,7 +39,7 @@ use std::{
 
 use axum::http::StatusCode;
 use rhizome_identity::{KeyFileError, NodeKey, keyfile};
-use rhizome_memory::{OpenError, Replica, ReplicaConfig, now_ms};
+use rhizome_memory::{OpenError, Replica, ReplicaConfig, ShareLimits, now_ms};
 use rhizome_mesh::net::{Mesh, MeshConfig};
 use rhizome_sandbox::{DoorConnection, Gate, SandboxConfig, Sandboxes};
 use tokio::{
@@ -124,7 +124,7 @@ impl Daemon {
         let tokens = Tokens::open(data.join("tokens.json")).map_err(StartError::Tokens)?;
         let keys = Keys::open(data.join("idempotency.log"), now_ms()).map_err(StartError::Keys)?;
         let audit = Audit::open(&data.join("audit")).map_err(StartError::Audit)?;
-        let (replica, opened_in) = open_replica(&data, &key).await?;
+        let (replica, opened_in) = open_replica(&data, &key, config.memory.shares).await?;
         let mesh_config = MeshConfig {
             bind: config.bind,
             advertise: config.advertise.clone(),
@@ -259,10 +259,16 @@ impl Daemon {
     }
 }
 
-async fn open_replica(data: &DataDir, key: &NodeKey) -> Result<(Replica, Duration), StartError> {
+async fn open_replica(
+    data: &DataDir,
+    key: &NodeKey,
+    shares: ShareLimits,
+) -> Result<(Replica, Duration), StartError> {
     let (path, key) = (data.join("store"), key.clone());
+    let mut config = ReplicaConfig::default();
+    config.shares = shares;
     let begun = Instant::now();
-    let opened = blocking(move || Replica::open(&path, key, ReplicaConfig::default())).await;
+    let opened = blocking(move || Replica::open(&path, key, config)).await;
     let replica = opened
         .map_err(StartError::Panicked)?
         .map_err(StartError::Replica)?;

@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 
 use rhizome_identity::{AgentId, NodeId, SpaceId};
+use serde::{Deserialize, Serialize};
 
 use crate::Header;
 
@@ -24,7 +25,8 @@ const MINUTE_MS: u64 = 60 * 1000;
 pub const MAX_COUNTED: usize = 16_384;
 
 /// What one author, one node or one space may write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Limit {
     /// Bytes a day, bodies included, also those that travel as blobs.
     pub bytes_a_day: u64,
@@ -33,7 +35,8 @@ pub struct Limit {
 }
 
 /// The shares that a node grants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ShareLimits {
     /// Each author's, over all spaces.
@@ -263,6 +266,14 @@ impl Shares {
 }
 
 impl ShareLimits {
+    /// Whether everybody may write something.
+    #[must_use]
+    pub fn grants_all(&self) -> bool {
+        let limits = [self.author, self.node, self.space];
+        let some = |limit: &Limit| limit.bytes_a_day > 0 && limit.fragments_a_minute > 0;
+        limits.iter().all(some) && self.refuse_at > 0
+    }
+
     fn of(&self, whose: &Sharer) -> Limit {
         match whose {
             Sharer::Author(_) => self.author,

@@ -53,3 +53,23 @@ fn what_cannot_be_used_is_refused() {
         Err(ConfigError::Advertise { .. })
     ));
 }
+
+#[test]
+fn shares_are_set_one_by_one_and_never_to_nothing() {
+    let shares = |text: &str| {
+        let file = format!(r#"{{"memory":{{"shares":{text}}}}}"#);
+        load(Some(&file), UpFlags::default()).map(|config| config.memory.shares)
+    };
+    let set = shares(r#"{"author":{"bytes_a_day":9,"fragments_a_minute":3}}"#).unwrap();
+    let default = ShareLimits::default();
+    assert_eq!((set.author.bytes_a_day, set.author.fragments_a_minute), (9, 3));
+    assert_eq!((set.node, set.refuse_at), (default.node, default.refuse_at));
+    for nothing in [
+        r#"{"refuse_at":0}"#,
+        r#"{"space":{"bytes_a_day":1,"fragments_a_minute":0}}"#,
+    ] {
+        assert!(matches!(shares(nothing), Err(ConfigError::Shares)), "{nothing}");
+    }
+    let half = shares(r#"{"author":{"bytes_a_day":9}}"#);
+    assert!(matches!(half, Err(ConfigError::Parse { .. })), "{half:?}");
+}

@@ -312,6 +312,23 @@ fn revocation_of(authority: &Authority, revocation: &Revocation) -> MemberRevoca
     }
 }
 
+/// Tells a node that it is a member no longer, and by whom.
+pub(super) fn was_revoked(authority: &Authority, revocation: &Revocation) -> ApiError {
+    let revocation = revocation_of(authority, revocation);
+    let by = match (revocation.by_root, revocation.by.name.as_str()) {
+        (true, _) => "the mesh's root key",
+        (false, "") => "an admin who has left",
+        (false, name) => name,
+    };
+    let why = match revocation.reason.as_str() {
+        "" => String::new(),
+        reason => format!(": {}", clip(reason)),
+    };
+    let message = format!("this node was revoked by {}{why}", clip(by));
+    ApiError::new(StatusCode::CONFLICT, "revoked", message)
+        .hint("what it holds stays here; to come back, join with a new invite of an admin's")
+}
+
 /// Returns the one node that `wanted` names, by name, id or the beginning of it.
 fn find_member(authority: &Authority, wanted: &str) -> Result<NodeId, ApiError> {
     let all = authority

@@ -12,7 +12,7 @@ use rhizome_sandbox::Sandboxes;
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{fail, lifecycle::OnDown, memory::Again, runtime::Runtimes, volume::Volumes};
+use super::{fail, lifecycle::OnDown, member, memory::Again, runtime::Runtimes, volume::Volumes};
 use crate::{
     agents::{AgentKeys, LocalAgent},
     api::{idempotency::Keys, token::Tokens},
@@ -146,6 +146,9 @@ impl Node {
         let authority = self.replica.authority();
         if authority.mesh().is_some() && authority.is_member(&self.id()) {
             return Ok(authority);
+        }
+        if let Some(revocation) = authority.revocations_of(&self.id().into()).last() {
+            return Err(member::was_revoked(&authority, revocation));
         }
         Err(ApiError::new(
             StatusCode::CONFLICT,

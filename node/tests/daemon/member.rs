@@ -89,7 +89,7 @@ fn a_revoked_node_is_out_and_what_was_kept_of_it_stays() {
         || titles(&edge).len(),
         |count| *count == 2,
     );
-    // It may have heard of its revocation before it was cut off, and says then that it has no mesh.
+    // It may have heard of its revocation before it was cut off, and says so then.
     let (status, told) = cloud.ask("GET", "/v1/memory?space=findings", None);
     assert!([200, 409].contains(&status), "{told}");
     assert!(!told.to_string().contains("under a new key"), "{told}");
@@ -149,7 +149,9 @@ fn a_root_is_replaced_by_the_key_that_was_chosen_for_it() {
     let (status, revoked) = laptop.ask("DELETE", "/v1/members/laptop?as_root=true", None);
     assert_eq!(status, 200, "{revoked}");
     let out = laptop.ask("GET", "/v1/members", None);
-    assert_eq!((out.0, code(&out)), (409, "no_mesh"));
+    assert_eq!((out.0, code(&out)), (409, "revoked"));
+    let said = out.1.to_string();
+    assert!(said.contains("by the mesh's root key"), "{said}");
 }
 
 #[test]

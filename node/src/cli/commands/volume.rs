@@ -404,10 +404,11 @@ async fn repack(context: &Context, volume: &str, dry_run: bool) -> Result<(), Fa
     }
     let (verb, left) = match dry_run {
         true => ("would be given up", ""),
-        false => ("are given up", "; they go when nothing needs them"),
+        false => ("given up", ", and what is not goes when nothing needs it"),
     };
+    let packs = if done.packs == 1 { "pack" } else { "packs" };
     context.ui.line(&format!(
-        "{} packs with {} {verb}, {} of it is needed and stored anew{left}",
+        "{} {packs} with {}: {verb}; {} of it is needed and stored anew{left}",
         done.packs,
         size(done.bytes),
         size(done.live_bytes)

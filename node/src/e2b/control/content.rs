@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use axum::{
     Json, body,
-    extract::{Path, Query, Request, State},
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    extract::{FromRequestParts, Path, Query, Request},
+    http::{HeaderMap, HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use rhizome_sandbox::volume::{Node as Item, Path as InVolume};
@@ -27,7 +27,33 @@ use crate::{
 /// Most levels of a listing.
 const MAX_DEPTH: usize = 64;
 
-type Shared = State<Arc<Door>>;
+/// An entry of a volume, as a request names it, and the volume opened by the token it brings.
+pub(super) struct Entry {
+    door: Arc<Door>,
+    volume: Arc<VolumeRecord>,
+    asked: Asked,
+}
+
+impl FromRequestParts<Arc<Door>> for Entry {
+    type Rejection = E2bError;
+
+    async fn from_request_parts(parts: &mut Parts, door: &Arc<Door>) -> Result<Self, E2bError> {
+        let bad = |error: String| E2bError::bad_request(error);
+        let Path(id) = Path::<String>::from_request_parts(parts, door)
+            .await
+            .map_err(|error| bad(error.body_text()))?;
+        let Query(asked) = Query::<Asked>::from_request_parts(parts, door)
+            .await
+            .map_err(|error| bad(error.body_text()))?;
+        let volume = opened(door, &id, &parts.headers)?;
+        let door = Arc::clone(door);
+        Ok(Self {
+            door,
+            volume,
+            asked,
+        })
+    }
+}
 
 /// What a request says in its query.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -56,71 +82,46 @@ impl Asked {
     }
 }
 
-pub(super) async fn stat(
-    State(door): Shared,
-    Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-    headers: HeaderMap,
-) -> Answer {
-    let volume = opened(&door, &id, &headers)?;
-    let found = door.node.volume_entry(&volume.id, asked.path()?).await?;
+pub(super) async fn stat(entry: Entry) -> Answer {
+    let (node, id) = (&entry.door.node, &entry.volume.id);
+    let found = node.volume_entry(id, entry.asked.path()?).await?;
     Ok(Json(shown(&found)).into_response())
 }
 
-pub(super) async fn list(
-    State(door): Shared,
-    Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-    headers: HeaderMap,
-) -> Answer {
-    let volume = opened(&door, &id, &headers)?;
-    let depth = asked.depth.unwrap_or(1).clamp(1, MAX_DEPTH);
-    let listed = door.node.volume_dir(&volume.id, asked.path()?, depth);
-    let shown: Vec<Value> = listed.await?.iter().map(shown).collect();
+pub(super) async fn list(entry: Entry) -> Answer {
+    let (node, id) = (&entry.door.node, &entry.volume.id);
+    let depth = entry.asked.depth.unwrap_or(1).clamp(1, MAX_DEPTH);
+    let listed = node.volume_dir(id, entry.asked.path()?, depth).await?;
+    let shown: Vec<Value> = listed.iter().map(shown).collect();
     Ok(Json(shown).into_response())
 }
 
-pub(super) async fn read(
-    State(door): Shared,
-    Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-    headers: HeaderMap,
-) -> Answer {
-    let volume = opened(&door, &id, &headers)?;
-    let file = door.node.volume_file(&volume.id, asked.path()?).await?;
+pub(super) async fn read(entry: Entry) -> Answer {
+    let (node, id) = (&entry.door.node, &entry.volume.id);
+    let file = node.volume_file(id, entry.asked.path()?).await?;
     Ok(sent(file))
 }
 
-pub(super) async fn write(
-    State(door): Shared,
-    Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-    request: Request,
-) -> Answer {
+pub(super) async fn write(entry: Entry, request: Request) -> Answer {
     let (head, body) = request.into_parts();
-    let volume = opened(&door, &id, &head.headers)?;
     // Before a byte is taken.
-    let (path, ownership) = (asked.path()?, asked.ownership());
+    let (path, ownership) = (entry.asked.path()?, entry.asked.ownership());
     let bytes = bytes_of(&head.headers, body)?;
-    let (node, id) = (Arc::clone(&door.node), volume.id.clone());
+    let (node, id) = (Arc::clone(&entry.door.node), entry.volume.id.clone());
     // What was stored of an upload is let go of also when its client is gone.
     let work = async move {
         let stored = node.store_for_volume(&id, bytes).await?;
         let change = Change::Put(stored);
         Ok(node.change_volume(&id, path, change, ownership).await?)
     };
-    Ok(answered(to_the_end(&door, work).await?))
+    Ok(answered(to_the_end(&entry.door, work).await?))
 }
 
-pub(super) async fn make_dir(
-    State(door): Shared,
-    Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-    headers: HeaderMap,
-) -> Answer {
-    let volume = opened(&door, &id, &headers)?;
-    let change = Change::MakeDir { above: asked.force };
-    changed(&door, &volume, asked, change).await
+pub(super) async fn make_dir(entry: Entry) -> Answer {
+    let change = Change::MakeDir {
+        above: entry.asked.force,
+    };
+    changed(entry, change).await
 }
 
 /// Mode and owner, as a body says them.
@@ -132,40 +133,23 @@ pub(super) struct Owned {
     mode: Option<u32>,
 }
 
-pub(super) async fn own(
-    State(door): Shared,
-    Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-    headers: HeaderMap,
-    Body(owned): Body<Owned>,
-) -> Answer {
-    let volume = opened(&door, &id, &headers)?;
-    let asked = Asked {
-        uid: owned.uid,
-        gid: owned.gid,
-        mode: owned.mode,
-        ..asked
-    };
-    let mut answer = changed(&door, &volume, asked, Change::Own).await?;
+pub(super) async fn own(mut entry: Entry, Body(owned): Body<Owned>) -> Answer {
+    let asked = &mut entry.asked;
+    (asked.uid, asked.gid, asked.mode) = (owned.uid, owned.gid, owned.mode);
+    let mut answer = changed(entry, Change::Own).await?;
     *answer.status_mut() = StatusCode::OK;
     Ok(answer)
 }
 
-pub(super) async fn remove(
-    State(door): Shared,
-    Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-    headers: HeaderMap,
-) -> Answer {
-    let volume = opened(&door, &id, &headers)?;
-    changed(&door, &volume, asked, Change::Remove).await
+pub(super) async fn remove(entry: Entry) -> Answer {
+    changed(entry, Change::Remove).await
 }
 
-async fn changed(door: &Arc<Door>, volume: &VolumeRecord, asked: Asked, change: Change) -> Answer {
-    let (node, id) = (Arc::clone(&door.node), volume.id.clone());
-    let (path, ownership) = (asked.path()?, asked.ownership());
+async fn changed(entry: Entry, change: Change) -> Answer {
+    let (node, id) = (Arc::clone(&entry.door.node), entry.volume.id.clone());
+    let (path, ownership) = (entry.asked.path()?, entry.asked.ownership());
     let work = async move { Ok(node.change_volume(&id, path, change, ownership).await?) };
-    Ok(answered(to_the_end(door, work).await?))
+    Ok(answered(to_the_end(&entry.door, work).await?))
 }
 
 fn answered(found: Option<Found>) -> Response {
