@@ -62,13 +62,19 @@ fn shares_are_set_one_by_one_and_never_to_nothing() {
     };
     let set = shares(r#"{"author":{"bytes_a_day":9,"fragments_a_minute":3}}"#).unwrap();
     let default = ShareLimits::default();
-    assert_eq!((set.author.bytes_a_day, set.author.fragments_a_minute), (9, 3));
+    assert_eq!(
+        (set.author.bytes_a_day, set.author.fragments_a_minute),
+        (9, 3)
+    );
     assert_eq!((set.node, set.refuse_at), (default.node, default.refuse_at));
     for nothing in [
         r#"{"refuse_at":0}"#,
         r#"{"space":{"bytes_a_day":1,"fragments_a_minute":0}}"#,
     ] {
-        assert!(matches!(shares(nothing), Err(ConfigError::Shares)), "{nothing}");
+        assert!(
+            matches!(shares(nothing), Err(ConfigError::Shares)),
+            "{nothing}"
+        );
     }
     let half = shares(r#"{"author":{"bytes_a_day":9}}"#);
     assert!(matches!(half, Err(ConfigError::Parse { .. })), "{half:?}");
