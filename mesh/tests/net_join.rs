@@ -36,7 +36,19 @@ async fn a_join_tells_mesh_spaces_and_inviter() {
     assert!(matches!(again, JoinError::AlreadyMember { mesh } if mesh == joined.mesh));
     let own = a.invite(&[space], 1, 60_000);
     let own = a.mesh.join(&parse(&own), "a").await.unwrap_err();
-    assert!(matches!(own, JoinError::AlreadyMember { .. }));
+    assert!(matches!(own, JoinError::OwnInvite));
+    // Another invite of the mesh gives a member nothing and is not used up.
+    let other = parse(&a.invite(&[space], 1, 60_000));
+    let still = b.mesh.join(&other, "bee").await.unwrap_err();
+    assert!(matches!(still, JoinError::AlreadyMember { mesh } if mesh == joined.mesh));
+    let c = Node::start("c").await;
+    c.mesh.join(&other, "sea").await.unwrap();
+    let elsewhere = Node::start("d").await;
+    let space = elsewhere.found();
+    let foreign = parse(&elsewhere.invite(&[space], 1, 60_000));
+    let torn = b.mesh.join(&foreign, "bee").await.unwrap_err();
+    assert!(matches!(torn, JoinError::AlreadyMember { mesh } if mesh == joined.mesh));
+    stop_all([c, elsewhere]).await;
     stop_all([a, b]).await;
 }
 

@@ -119,6 +119,23 @@ fn a_revoked_node_is_out_and_what_was_kept_of_it_stays() {
         Some(json!({})),
     );
     assert_eq!((again.0, code(&again)), (409, "nothing_set_aside"));
+    // The node itself comes back by an invite, as its refusals say, and speaks by a new agent.
+    join(&laptop, &cloud);
+    let listed = until(
+        "the node is a member again",
+        || laptop.get("/v1/members"),
+        |listed| listed["members"][2]["state"] != "revoked",
+    );
+    assert_eq!(listed["members"].as_array().unwrap().len(), 3, "{listed}");
+    until(
+        "it reads what it missed",
+        || cloud.ask("GET", "/v1/memory?space=findings", None).1,
+        |told| {
+            told["memories"]
+                .as_array()
+                .is_some_and(|all| all.len() == 3)
+        },
+    );
 }
 
 #[test]

@@ -7,10 +7,7 @@ use iroh::{
     endpoint::{Connection, SendStream},
     protocol::{AcceptError, ProtocolHandler},
 };
-use rhizome_identity::{
-    Authority, InviteId, NodeId, NodeKey, PublicKey, RecordBody, RedeemError, SignedRecord,
-    check_redeem, issue,
-};
+use rhizome_identity::{NodeId, NodeKey, PublicKey, RedeemError, check_redeem, issue};
 use rhizome_memory::{Lane, Replica, now_ms};
 use tokio::sync::{Mutex, Semaphore};
 use tracing::{Instrument, debug, debug_span, info, warn};
@@ -225,8 +222,8 @@ impl Inner {
     /// Records the grant of a claim that was vouched for; blocks until it is durable.
     fn redeem(&self, joiner: NodeId, request: &Request) -> Result<(), Refusal> {
         let authority = self.replica.authority();
-        if self.granted(&authority, &joiner, &request.invite) {
-            debug!("answering a repeated join");
+        if authority.is_member(&joiner) {
+            debug!("answering a member");
             return Ok(());
         }
         let now = now_ms();
@@ -262,24 +259,6 @@ impl Inner {
         self.approvals.done(&joiner);
         info!(joiner = %joiner.fmt_short(), ?name, "a node joined");
         Ok(())
-    }
-
-    /// Whether `joiner` is a member already, through this very invite.
-    fn granted(&self, authority: &Authority, joiner: &NodeId, invite: &InviteId) -> bool {
-        let Some(member) = authority.member(joiner) else {
-            return false;
-        };
-        let grant = self
-            .replica
-            .wires(Lane::Authority, &[member.grant.into()], usize::MAX);
-        let record = grant.first().map(|bytes| SignedRecord::parse(bytes));
-        match record {
-            Some(Ok(record)) => match &record.record().body {
-                RecordBody::Grant(grant) => grant.invite == Some(*invite),
-                _ => false,
-            },
-            _ => false,
-        }
     }
 }
 

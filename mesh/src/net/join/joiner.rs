@@ -52,6 +52,9 @@ pub struct Joined {
 }
 
 /// Redeems `invite` at the first of its inviters that answers.
+///
+/// A node that was revoked may not have heard of it: what it is in the mesh of the invite, the
+/// inviter knows.
 pub(crate) async fn join(
     net: &Net,
     replica: &Replica,
@@ -61,7 +64,9 @@ pub(crate) async fn join(
 ) -> Result<Joined, JoinError> {
     let authority = replica.authority();
     let me = replica.node();
-    if let Some(mesh) = authority.mesh().filter(|_| authority.is_member(&me)) {
+    let held = authority.member(&me).map(|member| member.grant);
+    let elsewhere = authority.mesh().filter(|mesh| *mesh != invite.mesh);
+    if let Some(mesh) = elsewhere.filter(|_| held.is_some()) {
         return Err(JoinError::AlreadyMember { mesh });
     }
     let now = now_ms();
@@ -88,6 +93,10 @@ pub(crate) async fn join(
     // Members first, so that the book takes their addresses for what they are.
     book.members(other_members(replica)).await;
     book.learn(None, welcome.infos).await;
+    let granted = replica.authority().member(&me).map(|member| member.grant);
+    if held.is_some() && held == granted {
+        return Err(JoinError::AlreadyMember { mesh: invite.mesh });
+    }
     Ok(Joined {
         mesh: invite.mesh,
         spaces,
