@@ -232,7 +232,7 @@ impl CtlError {
 
 /// Too few nodes said in time that they hold a fragment.
 #[derive(Debug, thiserror::Error)]
-#[error("{} of {wanted} nodes hold the fragment after {} ms", .held_by.len(), .waited.as_millis())]
+#[error("{} of {wanted} other nodes hold the fragment after {} ms", .held_by.len(), .waited.as_millis())]
 pub struct ReplicaTimeout {
     /// The fragment.
     pub id: FragmentId,

@@ -68,15 +68,34 @@ impl Host {
         self.nft("delete table inet cut")
     }
 
+    /// Gives this host another address instead of `from`, as a laptop gets in another network.
+    ///
+    /// # Errors
+    /// [`LabError`] if the host shares its network with others, or the system refuses.
+    pub fn roam(&self, from: IpAddr, to: IpAddr) -> Result<(), LabError> {
+        let address = |verb: &str, of: IpAddr| {
+            self.within("ip", &["addr", verb, &format!("{of}/24"), "dev", "eth0"])
+        };
+        address("del", from)?;
+        address("add", to)?;
+        // The last address took the routes with it.
+        self.within("ip", &["route", "replace", "224.0.0.0/4", "dev", "eth0"])
+    }
+
     fn nft(&self, rules: &str) -> Result<(), LabError> {
+        self.within("nft", &[rules])
+    }
+
+    /// Runs a command that changes this host's own network.
+    fn within(&self, program: &str, args: &[&str]) -> Result<(), LabError> {
         if self.namespace.is_none() {
             return Err(LabError::Failed {
-                command: format!("nft {rules}"),
+                command: format!("{program} {}", args.join(" ")),
                 status: "not run".to_owned(),
                 stderr: "the host has no network of its own".to_owned(),
             });
         }
-        run(self.command(Path::new("nft")).arg(rules)).map(drop)
+        run(self.command(Path::new(program)).args(args)).map(drop)
     }
 }
 
