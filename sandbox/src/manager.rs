@@ -29,15 +29,13 @@ mod watch;
 
 use std::{
     collections::BTreeMap,
-    fs::{File, OpenOptions},
+    fs::File,
     io,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use rustix::fs::{FlockOperation, flock};
 use tokio::sync::{Notify, OnceCell, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::warn;
@@ -63,7 +61,7 @@ use crate::{
     probe::{self, AccelDecision},
     silent,
     snapshot::{About, HostFacts},
-    staging::make_private_dir,
+    staging::lock_soon,
 };
 use catalogue::Catalogue;
 use entry::Entry;
@@ -71,9 +69,6 @@ use pool::Pool;
 use tally::Counts;
 use usage::LastReadings;
 
-/// How often a directory that is locked is asked for again, and after how long each time.
-const LOCK_TRIES: u32 = 10;
-const LOCK_PAUSE: Duration = Duration::from_millis(100);
 /// Connections of all guests that wait for the node to take them; a full queue makes guests wait.
 const DOOR_QUEUE: usize = 64;
 /// Time that monitors have to be gone when the node goes down.
@@ -162,7 +157,7 @@ impl Sandboxes {
         driver: Arc<dyn VmmDriver>,
     ) -> Result<(Self, mpsc::Receiver<DoorConnection>), SandboxError> {
         let dir = config.dir.clone();
-        let lock = lock_soon(&dir).await?;
+        let lock = lock(&dir).await?;
         let images = ImageStore::open(&config)?;
         let chunks_dir = config.chunks_dir.clone();
         let chunks = tokio::task::spawn_blocking(move || ChunkStore::open(&chunks_dir));
@@ -481,37 +476,15 @@ fn find(infos: Vec<SandboxInfo>, wanted: &str) -> Result<SandboxInfo, SandboxErr
 }
 
 /// Takes the directory for this daemon alone.
-///
-/// A daemon that was killed while it started a program leaves a child, which holds the lock until it
-/// has become that program; so a lock that is held is asked for a few times.
-async fn lock_soon(dir: &Path) -> Result<File, SandboxError> {
-    for _ in 0..LOCK_TRIES {
-        match lock(dir) {
-            Err(SandboxError::InUse { .. }) => tokio::time::sleep(LOCK_PAUSE).await,
-            other => return other,
-        }
-    }
-    lock(dir)
-}
-
-/// Takes the directory, unless another daemon has it.
-fn lock(dir: &Path) -> Result<File, SandboxError> {
-    let directory = |source| directory(dir)(source);
-    make_private_dir(dir).map_err(directory)?;
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(dir.join(".lock"))
-        .map_err(directory)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(SandboxError::InUse {
+async fn lock(dir: &Path) -> Result<File, SandboxError> {
+    let wanted = dir.to_owned();
+    let taken = tokio::task::spawn_blocking(move || lock_soon(&wanted)).await;
+    let taken = taken.map_err(|_| SandboxError::Stopping)?;
+    taken
+        .map_err(directory(dir))?
+        .ok_or_else(|| SandboxError::InUse {
             path: dir.to_owned(),
-        }),
-        Err(error) => Err(directory(error.into())),
-    }
+        })
 }
 
 fn directory(path: &Path) -> impl FnOnce(io::Error) -> SandboxError + '_ {

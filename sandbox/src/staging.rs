@@ -5,15 +5,49 @@ use std::{
     io,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::fs::{FlockOperation, flock};
 
+/// How long the lock of a process that was killed may be held by a program that it was starting.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// How often a lock held by another daemon is tried again.
 const RETRY: Duration = Duration::from_millis(200);
 /// Prefix of unfinished directories; whoever holds the lock removes them.
 const UNFINISHED: &str = ".new-";
+
+/// Makes `dir` if need be and takes it for this process alone, until the file is dropped; `None` if
+/// another has it.
+pub(crate) fn try_lock(dir: &Path) -> io::Result<Option<File>> {
+    make_private_dir(dir)?;
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(dir.join(".lock"))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// As [`try_lock`], but waits a moment for it.
+///
+/// Whoever is killed, or lets go, while it starts a program leaves a child that holds the lock until
+/// it has become that program.
+pub(crate) fn lock_soon(dir: &Path) -> io::Result<Option<File>> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    let begun = Instant::now();
+    loop {
+        match try_lock(dir)? {
+            None if begun.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            taken => return Ok(taken),
+        }
+    }
+}
 
 /// The right to make entries of one directory; released on drop and on death.
 #[derive(Debug)]
@@ -25,25 +59,16 @@ pub(crate) struct DirLock {
 impl DirLock {
     /// Makes `dir` if need be and waits for its lock; `waiting` is called once if another holds it.
     pub(crate) async fn acquire(dir: &Path, waiting: impl FnOnce()) -> io::Result<Self> {
-        make_private_dir(dir)?;
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(dir.join(".lock"))?;
         let mut waiting = Some(waiting);
-        loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
-                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+        let file = loop {
+            if let Some(file) = try_lock(dir)? {
+                break file;
             }
             if let Some(waiting) = waiting.take() {
                 waiting();
             }
             tokio::time::sleep(RETRY).await;
-        }
+        };
         let lock = Self {
             dir: dir.to_owned(),
             _file: file,

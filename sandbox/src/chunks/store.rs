@@ -6,9 +6,8 @@ mod state;
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -17,13 +16,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::fs::{FlockOperation, flock};
-
 use super::{
     ChunkError, ChunkId, ChunkReader, DamagedWhat, Freed, PackId, PackWriter, StoreKey, disk::Disk,
     gc, object, pins,
 };
-use crate::staging::make_private_dir;
+use crate::staging::{lock_soon, make_private_dir};
 use state::{Found, State};
 
 /// A directory of packs and objects. Clones share it.
@@ -464,20 +461,8 @@ impl Inner {
 
 /// Takes the directory for this process alone.
 fn lock(dir: &Path) -> Result<File, ChunkError> {
-    make_private_dir(dir).map_err(ChunkError::io(dir))?;
-    let path = dir.join(".lock");
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(ChunkError::io(&path))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(ChunkError::InUse {
-            path: dir.to_owned(),
-        }),
-        Err(error) => Err(ChunkError::io(&path)(error.into())),
-    }
+    let taken = lock_soon(dir).map_err(ChunkError::io(dir))?;
+    taken.ok_or_else(|| ChunkError::InUse {
+        path: dir.to_owned(),
+    })
 }

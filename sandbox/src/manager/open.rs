@@ -343,7 +343,7 @@ pub async fn end_monitors(dir: &Path) -> Result<usize, SandboxError> {
     if !dir.exists() {
         return Ok(0);
     }
-    let _lock = super::lock(dir)?;
+    let _lock = super::lock(dir).await?;
     let mut ended = 0;
     super::pool::sweep(&dir.join(super::POOL)).await;
     let found = fs::read_dir(dir).map_err(super::directory(dir))?;
