@@ -204,4 +204,20 @@ impl RecordLog {
     pub fn resolve(&self) -> Authority {
         resolve(&self.records)
     }
+
+    /// Resolves what these records and their ancestors say: what was known to whoever named them.
+    /// `None` if one of them is not here.
+    pub fn resolve_at(&self, heads: &[RecordId]) -> Option<Authority> {
+        let mut past: BTreeMap<RecordId, SignedRecord> = BTreeMap::new();
+        let mut todo = heads.to_vec();
+        while let Some(id) = todo.pop() {
+            if past.contains_key(&id) {
+                continue;
+            }
+            let record = self.records.get(&id)?;
+            todo.extend(&record.record().parents);
+            past.insert(id, record.clone());
+        }
+        Some(resolve(&past))
+    }
 }

@@ -13,7 +13,7 @@ use rhizome_identity::{AgentId, Authority, Denied, Hash, Reach, SpaceId, verify_
 
 pub use self::verdict::{Missing, RejectReason, Verdict};
 use crate::{
-    Fragment, FragmentId,
+    Fragment, FragmentId, Header,
     chain::{Chain, Position, is_within},
     fragment::DOMAIN,
     store::{Row, RowKind},
@@ -202,6 +202,18 @@ impl Admission {
         }
     }
 
+    /// Returns whether this fragment has its place in its chain, and its bytes are lost.
+    pub(crate) fn has_lost(
+        &self,
+        author: &AgentId,
+        space: &SpaceId,
+        seq: u64,
+        id: FragmentId,
+    ) -> bool {
+        self.chain(author, space)
+            .is_some_and(|chain| chain.id_at(seq) == Some(id) && !chain.contains(id, seq))
+    }
+
     /// Returns whether this very fragment is in its chain.
     #[must_use]
     pub fn contains(&self, fragment: &Fragment) -> bool {
@@ -316,6 +328,16 @@ impl Admission {
             .is_some_and(|chain| chain.counts(id, seq))
     }
 
+    /// Returns whether a fragment counts, or will if it is what stands in its place of the chain:
+    /// what is before it need not be here.
+    pub(crate) fn may_count(&self, authority: &Authority, header: &Header, id: FragmentId) -> bool {
+        let known = self
+            .chain(&header.author, &header.space)
+            .and_then(|chain| chain.id_at(header.seq));
+        let reach = authority.reach(&header.author, &header.space);
+        is_within(reach, id, header.seq) && known.is_none_or(|known| known == id)
+    }
+
     /// Returns the chains that do not count as a whole.
     pub fn curtailed(&self) -> impl Iterator<Item = (SpaceId, AgentId)> + '_ {
         self.chains
@@ -352,7 +374,9 @@ impl Admission {
             }
         }
         for link in links {
+            // What is lost stays so: that it was stored once is no news.
             if let Some(chain) = self.chains.get_mut(&(link.space, link.author))
+                && chain.id_at(link.seq) != Some(link.id)
                 && chain.position(link.id, link.seq, link.prev) == Position::Next
             {
                 chain.push(link.id, link.seq, link.prev);
@@ -571,5 +595,6 @@ fn knows_heads(authority: &Authority, fragment: &Fragment) -> bool {
 }
 
 fn size_of_fragment(fragment: &Fragment) -> usize {
-    fragment.envelope.len() + fragment.body.as_ref().map_or(0, bytes::Bytes::len)
+    let rest = [&fragment.body, &fragment.redaction].into_iter().flatten();
+    fragment.envelope.len() + rest.map(bytes::Bytes::len).sum::<usize>()
 }

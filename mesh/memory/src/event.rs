@@ -28,4 +28,6 @@ pub enum Event {
     BodyWanted(Hash),
     /// The body that a fragment waited for is here.
     BodyStored(Hash),
+    /// A body was redacted: whoever else keeps it has to let it go.
+    BodyGone(Hash),
 }

@@ -115,6 +115,9 @@ pub enum Reason {
         /// The fragment.
         on: FragmentId,
     },
+    /// Its body was redacted.
+    #[error("its body was redacted")]
+    Redacted,
     /// Its operations are numbered other than its dependencies demand.
     #[error("the change begins with operation {start}; {expected} was due")]
     WrongStart {

@@ -183,8 +183,11 @@ pub struct Fragment {
     pub header: Header,
     /// The signed header, byte for byte.
     pub envelope: Bytes,
-    /// The ciphertext, unless it is a blob.
+    /// The ciphertext, unless it is a blob or was redacted.
     pub body: Option<Bytes>,
+    /// The signed header of the redaction that took the body, byte for byte, where the wire form
+    /// carries one.
+    pub redaction: Option<Bytes>,
 }
 
 /// A fragment that lacks nothing but its signature: its id is known, so the next of its chain can
@@ -237,6 +240,7 @@ impl Unsigned {
             header: self.header,
             envelope,
             body,
+            redaction: None,
         }
     }
 }
@@ -261,16 +265,18 @@ impl Fragment {
                 limit: MAX_WIRE,
             });
         }
-        let (envelope, body) = split_wire(wire)?;
-        let sealed = envelope::parse(&envelope, MAX_ENVELOPE).map_err(FragmentError::Envelope)?;
-        let header = Header::from_bytes(sealed.payload)?;
-        if sealed.signer.as_bytes() != header.author.as_bytes() {
-            return Err(FragmentError::ForgedAuthor {
-                author: header.author,
-            });
-        }
-        let id = FragmentId::from(Hash::of(sealed.payload));
+        let Parts {
+            envelope,
+            body,
+            redaction,
+        } = split_wire(wire)?;
+        let (id, header) = read_envelope(&envelope)?;
         match (&body, header.body_is_blob()) {
+            _ if redaction.is_some() => {
+                if header.kind == Kind::Redaction {
+                    return Err(FragmentError::Malformed("a redaction cannot be redacted"));
+                }
+            }
             (Some(_), true) => {
                 return Err(FragmentError::Malformed("a body this long travels apart"));
             }
@@ -287,24 +293,77 @@ impl Fragment {
             header,
             envelope,
             body,
+            redaction,
         })
     }
 
     /// Returns the wire form.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let body_len = self.body.as_ref().map_or(1, Bytes::len);
-        let mut wire = Vec::with_capacity(self.envelope.len() + body_len + 16);
+        let rest = [&self.body, &self.redaction].into_iter().flatten();
+        let rest_len: usize = rest.map(Bytes::len).sum();
+        let mut wire = Vec::with_capacity(self.envelope.len() + rest_len + 16);
         let mut e = Encoder::new(&mut wire);
         let written = e
-            .array(2)
+            .array(if self.redaction.is_some() { 3 } else { 2 })
             .and_then(|e| e.bytes(&self.envelope))
             .and_then(|e| match &self.body {
                 Some(body) => e.bytes(body),
                 None => e.null(),
+            })
+            .and_then(|e| match &self.redaction {
+                Some(redaction) => e.bytes(redaction),
+                None => Ok(e),
             });
         written.expect("a vector takes every byte");
         Bytes::from(wire)
+    }
+
+    /// Returns the same fragment without its body, which `redaction` took.
+    pub(crate) fn without_body(mut self, redaction: Bytes) -> Self {
+        self.body = None;
+        self.redaction = Some(redaction);
+        self
+    }
+
+    /// Returns whether the body is gone for good, as far as the fragment itself says.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.redaction.is_some() || (self.body.is_none() && !self.header.body_is_blob())
+    }
+
+    /// Returns what is stored of a fragment without its body; zeroes may follow.
+    pub(crate) fn stripped(&self) -> Bytes {
+        let bare = Self {
+            body: None,
+            redaction: None,
+            ..self.clone()
+        };
+        bare.encode()
+    }
+
+    /// Reads what [`Self::stripped`] wrote.
+    ///
+    /// # Errors
+    /// [`FragmentError`] if the record is not that.
+    pub(crate) fn decode_stripped(record: &Bytes) -> Result<Self, FragmentError> {
+        const SHAPE: FragmentError = FragmentError::Malformed("expected an envelope and zeroes");
+        let mut d = Decoder::new(record);
+        if d.array().map_err(|_| SHAPE)? != Some(2) {
+            return Err(SHAPE);
+        }
+        let envelope = record.slice_ref(d.bytes().map_err(|_| SHAPE)?);
+        d.null().map_err(|_| SHAPE)?;
+        if record[d.position()..].iter().any(|byte| *byte != 0) {
+            return Err(SHAPE);
+        }
+        let (id, header) = read_envelope(&envelope)?;
+        Ok(Self {
+            id,
+            header,
+            envelope,
+            body: None,
+            redaction: None,
+        })
     }
 
     /// Returns the same fragment with memory of its own, not that of the frame it came in.
@@ -315,6 +374,10 @@ impl Fragment {
             header: self.header.clone(),
             envelope: Bytes::copy_from_slice(&self.envelope),
             body: self.body.as_ref().map(|body| Bytes::copy_from_slice(body)),
+            redaction: self
+                .redaction
+                .as_ref()
+                .map(|redaction| Bytes::copy_from_slice(redaction)),
         }
     }
 
@@ -365,10 +428,31 @@ pub enum FragmentError {
     },
 }
 
-fn split_wire(wire: &Bytes) -> Result<(Bytes, Option<Bytes>), FragmentError> {
-    const SHAPE: FragmentError = FragmentError::Malformed("expected an envelope and a body");
+/// The parts of a wire form.
+struct Parts {
+    envelope: Bytes,
+    body: Option<Bytes>,
+    redaction: Option<Bytes>,
+}
+
+/// Reads a signed header; everything is checked but the signature.
+pub(crate) fn read_envelope(envelope: &Bytes) -> Result<(FragmentId, Header), FragmentError> {
+    let sealed = envelope::parse(envelope, MAX_ENVELOPE).map_err(FragmentError::Envelope)?;
+    let header = Header::from_bytes(sealed.payload)?;
+    if sealed.signer.as_bytes() != header.author.as_bytes() {
+        return Err(FragmentError::ForgedAuthor {
+            author: header.author,
+        });
+    }
+    Ok((FragmentId::from(Hash::of(sealed.payload)), header))
+}
+
+fn split_wire(wire: &Bytes) -> Result<Parts, FragmentError> {
+    const SHAPE: FragmentError =
+        FragmentError::Malformed("expected an envelope, a body, and what redacts it, if anything");
     let mut d = Decoder::new(wire);
-    if d.array().map_err(|_| SHAPE)? != Some(2) {
+    let parts = d.array().map_err(|_| SHAPE)?.ok_or(SHAPE)?;
+    if !matches!(parts, 2 | 3) {
         return Err(SHAPE);
     }
     let envelope = wire.slice_ref(d.bytes().map_err(|_| SHAPE)?);
@@ -376,16 +460,23 @@ fn split_wire(wire: &Bytes) -> Result<(Bytes, Option<Bytes>), FragmentError> {
         Type::Null => d.null().map(|()| None).map_err(|_| SHAPE)?,
         _ => Some(wire.slice_ref(d.bytes().map_err(|_| SHAPE)?)),
     };
+    let redaction = match parts {
+        3 if body.is_none() => Some(wire.slice_ref(d.bytes().map_err(|_| SHAPE)?)),
+        3 => return Err(SHAPE),
+        _ => None,
+    };
     // Only one length of each head is canonical, so the total length settles it.
-    let body_len = body
-        .as_ref()
-        .map_or(1, |body| head_len(body.len()) + body.len());
-    if d.position() != wire.len()
-        || wire.len() != 1 + head_len(envelope.len()) + envelope.len() + body_len
-    {
+    let len = |part: &Bytes| head_len(part.len()) + part.len();
+    let expected =
+        1 + len(&envelope) + body.as_ref().map_or(1, len) + redaction.as_ref().map_or(0, len);
+    if d.position() != wire.len() || wire.len() != expected {
         return Err(FragmentError::NotCanonical);
     }
-    Ok((envelope, body))
+    Ok(Parts {
+        envelope,
+        body,
+        redaction,
+    })
 }
 
 /// Returns how many bytes the shortest CBOR head of a byte string takes.

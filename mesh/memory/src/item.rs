@@ -97,7 +97,7 @@ impl Draft {
     /// # Errors
     /// The first field that breaks one, with its size and its limit.
     pub fn check(&self) -> Result<(), BoundsError> {
-        if matches!(self.kind, Kind::Context | Kind::File) {
+        if matches!(self.kind, Kind::Context | Kind::File | Kind::Redaction) {
             return Err(BoundsError::NotAMemory { kind: self.kind });
         }
         not_empty("title", &self.title)?;

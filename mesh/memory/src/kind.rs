@@ -42,11 +42,13 @@ pub enum Kind {
     File = 36,
     /// How often one agent said what another memory says already; kept by nodes.
     Confirmation = 40,
+    /// Takes the bodies of other fragments for good; its header names them.
+    Redaction = 41,
 }
 
 impl Kind {
     /// Every kind, in the order of its number.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Observation,
         Self::Attempt,
         Self::Decision,
@@ -63,6 +65,7 @@ impl Kind {
         Self::Runtime,
         Self::File,
         Self::Confirmation,
+        Self::Redaction,
     ];
 
     /// Returns whether this is a node's record rather than something learned.
@@ -72,7 +75,7 @@ impl Kind {
     pub const fn is_record(self) -> bool {
         matches!(
             self,
-            Self::Snapshot | Self::Volume | Self::Runtime | Self::Confirmation
+            Self::Snapshot | Self::Volume | Self::Runtime | Self::Confirmation | Self::Redaction
         )
     }
 
@@ -108,6 +111,7 @@ impl Kind {
             Self::Runtime => "runtime",
             Self::File => "file",
             Self::Confirmation => "confirmation",
+            Self::Redaction => "redaction",
         }
     }
 }

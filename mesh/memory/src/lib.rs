@@ -24,6 +24,7 @@ mod item;
 mod kind;
 mod link;
 mod recall;
+mod redaction;
 mod replica;
 mod same;
 mod shares;
@@ -65,9 +66,11 @@ pub use item::{
 };
 pub use kind::{Kind, ParseKindError};
 pub use recall::{Hit, MAX_HITS, MAX_QUERY, RecallError, RecallQuery, StandingQuery};
+pub use redaction::MAX_REASON;
 pub use replica::{
     AdmitOutcome, CheckpointRequest, Edited, FileRequest, Fork, OpenError, PublishError,
-    PublishRequest, Published, RecordOutcome, Replica, ReplicaConfig, ReplicaError, SpaceStats,
+    PublishRequest, Published, RecordOutcome, RedactRequest, Redacted, Replica, ReplicaConfig,
+    ReplicaError, SpaceStats,
 };
 pub use same::{RETRACTED_FIELD, confirmation, is_retracted, retraction, same_text};
 pub use shares::{Limit, MAX_COUNTED, Share, ShareLimits, ShareUse, Sharer, Shares, Spent};
@@ -78,7 +81,7 @@ pub use view::{
     MAX_WAITING_PER_AUTHOR, Opened, Quarantined, Reader, View, ViewError,
 };
 pub use watch::{MAX_WATCH, WatchEvent};
-pub use why::{Awaited, Verification, VerifiedFragment, Why, WhyState};
+pub use why::{Awaited, RedactedBy, Verification, VerifiedFragment, Why, WhyState};
 
 #[cfg(test)]
 extern crate self as rhizome_memory;

@@ -20,6 +20,7 @@ mod publish;
 mod reach;
 mod read;
 mod records;
+mod redact;
 mod request;
 mod restored;
 mod state;
@@ -46,14 +47,14 @@ pub use self::{
     error::{OpenError, PublishError, ReplicaError},
     request::{
         AdmitOutcome, CheckpointRequest, Edited, FileRequest, Fork, PublishRequest, Published,
-        RecordOutcome, ReplicaConfig, SpaceStats,
+        RecordOutcome, RedactRequest, Redacted, ReplicaConfig, SpaceStats,
     },
 };
 use crate::store::RecoveryReport;
 use crate::{
     ContextState, ContextSummary, DocId, Event, FilePath, FileSummary, FragmentId, Hit, IdSet,
-    Lane, ListPage, ListQuery, MemoryItem, RecallError, RecallQuery, ShareUse, Standing,
-    Verification, Voice, WatchEvent, Why, view::What,
+    Lane, ListPage, ListQuery, MemoryItem, RecallError, RecallQuery, RedactedBy, ShareUse,
+    Standing, Verification, Voice, WatchEvent, Why, view::What,
 };
 
 /// A node's durable copy of the authority log and of its spaces, with the view on them.
@@ -219,6 +220,34 @@ impl Replica {
             .inner()
             .publish(agent, request.space, request.fingerprint, what)?;
         Ok(published.0)
+    }
+
+    /// Redacts a document: publishes what takes the bodies of its fragments for good, as far as the
+    /// agent may, here and on every node that hears of it. On return it is durable, the bodies are
+    /// off this node's disk, and nothing here shows what they said.
+    ///
+    /// # Errors
+    /// [`PublishError::NothingToRedact`] if nothing of the document is here,
+    /// [`PublishError::NotRedactable`] if the agent may take none of it.
+    pub fn redact(
+        &self,
+        agent: &AgentKey,
+        request: &RedactRequest,
+    ) -> Result<Redacted, PublishError> {
+        self.inner().publish_redaction(agent, request)
+    }
+
+    /// Returns the bodies that were redacted here, as far as they had files of their own and no other
+    /// fragment names them: whoever keeps them elsewhere lets them go.
+    #[must_use]
+    pub fn redacted_bodies(&self) -> Vec<Hash> {
+        self.inner().redacted_bodies()
+    }
+
+    /// Returns who redacted a document, if somebody did.
+    #[must_use]
+    pub fn redacted(&self, space: &SpaceId, doc: &DocId) -> Option<RedactedBy> {
+        self.inner().redacted_doc(space, doc)
     }
 
     /// Takes in fragments that a peer offers, in any order; those admitted are durable on return.

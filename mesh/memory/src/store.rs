@@ -5,12 +5,14 @@
 //! - [`record`]: one record in a segment, and how to find the next one behind damage
 //! - [`recover`]: what a segment still holds, and where a torn tail begins
 //! - [`log`]: appends batches of records, one sync each, and reads them back
+//! - [`redo`]: overwrites records in place
 //! - [`index`]: where each record is, remembered across restarts and rebuilt when in doubt
 
 mod index;
 mod log;
 pub(crate) mod record;
 mod recover;
+mod redo;
 #[cfg(test)]
 mod tests;
 
@@ -21,7 +23,7 @@ pub use self::log::LogError;
 pub(crate) use self::log::name as segment_name;
 pub(crate) use self::{
     index::{Index, Reach, Row, RowKind},
-    log::{Log, NewRecord, SEGMENT_BYTES, is_there},
+    log::{Log, NewRecord, SEGMENT_BYTES, finish_overwriting, is_there},
     record::{Loc, RecordKind, StoreKey, Tip},
 };
 

@@ -15,6 +15,7 @@ mod evict;
 mod list;
 mod live;
 mod materialise;
+mod purge;
 mod tables;
 mod waiting;
 mod worker;
@@ -134,12 +135,16 @@ struct Shared {
 }
 
 impl Shared {
+    fn settling(&self) -> MutexGuard<'_, ()> {
+        self.settling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Moves what is fresh into the search index.
     ///
     /// The index may get ahead of a database that is not yet synced: after a crash it finds
     /// documents that the database does not have, which are left out until the replay brings them.
     fn settle(&self) -> Result<(), ViewError> {
-        let _one = self.settling.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.settling();
         let settled = self
             .search
             .settle()
@@ -215,7 +220,9 @@ impl View {
         for row in tables.refused.iter()? {
             let row: Quarantined = serde_json::from_slice(row?.1.value())
                 .map_err(|_| ViewError::Damaged("a refused fragment"))?;
-            *applying.refused.entry(row.space).or_default() += 1;
+            if row.reason != Reason::Redacted {
+                *applying.refused.entry(row.space).or_default() += 1;
+            }
         }
         let (search, generation) = open_search(&dir.join("tantivy"), &tables)?;
         if number("crowded")?.is_some() {
@@ -319,9 +326,22 @@ impl View {
     /// was applied changes nothing. The answer names every fragment of the batch in its order, then
     /// the earlier ones that had waited for them.
     pub fn apply(&self, arrival: u64, batch: Vec<Opened>) -> Vec<(FragmentId, Applied)> {
+        self.apply_all(arrival, batch, Vec::new())
+    }
+
+    /// The same with fragments whose body was redacted, and which therefore come without a change:
+    /// what builds on them never will be applied.
+    pub(crate) fn apply_all(
+        &self,
+        arrival: u64,
+        mut batch: Vec<Opened>,
+        redacted: Vec<Opened>,
+    ) -> Vec<(FragmentId, Applied)> {
+        let gone = redacted.iter().map(|opened| opened.id).collect();
+        batch.extend(redacted);
         let ids: Vec<FragmentId> = batch.iter().map(|opened| opened.id).collect();
         let mut applying = self.applying();
-        let applied = guarded(|| self.apply_in(&mut applying, arrival, batch));
+        let applied = guarded(|| self.apply_in(&mut applying, arrival, batch, &gone));
         if applied.is_err() {
             // Before anybody may read rows again that are older than what was composed upon.
             self.documents.unload();

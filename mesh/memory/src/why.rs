@@ -79,6 +79,8 @@ pub enum WhyState {
     },
     /// It is durable and about to be applied.
     Pending,
+    /// Its body was taken for good; the header stays.
+    Redacted(RedactedBy),
     /// It is beyond what counts of its author's chain, and shown nowhere.
     SetAside {
         /// The place in the chain up to which it counts; none if nothing of it does.
@@ -88,6 +90,21 @@ pub enum WhyState {
         /// Whether it is kept because something that counts builds on it.
         carried: bool,
     },
+}
+
+/// Who took a body for good, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RedactedBy {
+    /// The fragment that says so.
+    pub redaction: FragmentId,
+    /// Who signed it.
+    pub author: AgentId,
+    /// The node it was signed on.
+    pub node: NodeId,
+    /// When its author says it was signed.
+    pub hlc: Hlc,
+    /// The author's reason, if it gave one that can be read here.
+    pub reason: Option<String>,
 }
 
 /// Something a fragment waits for.

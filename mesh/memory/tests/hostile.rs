@@ -340,6 +340,7 @@ fn sizes_and_body_hashes_are_checked_before_anything_else() {
         header,
         envelope: envelope.into(),
         body: None,
+        redaction: None,
     };
     assert!(matches!(
         world.admit(&claim),
@@ -388,6 +389,7 @@ fn other_spellings_of_a_fragment_are_refused() {
         header: world.header(),
         envelope: envelope.into(),
         body: Some(Bytes::new()),
+        redaction: None,
     };
     let not_canonical = RejectReason::Malformed(FragmentError::NotCanonical);
     assert_eq!(world.admit(&spelt), Verdict::Reject(not_canonical));

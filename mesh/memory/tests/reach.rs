@@ -9,8 +9,8 @@ use std::path::Path;
 use mesh::Mesh;
 use rhizome_identity::{Denied, Hash, PublicKey, Reach, issue, record::Cut};
 use rhizome_memory::{
-    Draft, FileEdit, FilePath, FileRequest, Kind, Lane, ListQuery, PublishError, Published,
-    RejectReason, Replica, ReplicaConfig, Verdict, WhyState, retraction,
+    Draft, FileEdit, FilePath, FileRequest, Kind, ListQuery, PublishError, Published, RejectReason,
+    Replica, ReplicaConfig, Verdict, WhyState, retraction,
 };
 
 struct Lab {
@@ -37,7 +37,7 @@ impl Lab {
     }
 
     fn sync(&self, from: usize, to: usize) {
-        sync(&self.mesh, &self.nodes[from], &self.nodes[to]);
+        self.mesh.sync(&self.nodes[from], &self.nodes[to]);
     }
 
     /// Lets all tell all, in both directions, until nothing is new.
@@ -136,32 +136,6 @@ fn titles(mesh: &Mesh, replica: &Replica) -> Vec<String> {
     titles
 }
 
-/// Gives `to` all that `from` has and it lacks: records first, then fragments, the last first.
-fn sync(mesh: &Mesh, from: &Replica, to: &Replica) {
-    for lane in [Lane::Authority, mesh.lane()] {
-        from.flush().unwrap();
-        to.flush().unwrap();
-        let mut ids: Vec<Hash> = {
-            let set = from.id_set(lane);
-            let set = set.read().unwrap();
-            set.iter().copied().collect()
-        };
-        {
-            let set = to.id_set(lane);
-            let set = set.read().unwrap();
-            ids.retain(|id| !set.contains(id));
-        }
-        ids.reverse();
-        let wires = from.wires(lane, &ids, usize::MAX);
-        if lane == Lane::Authority {
-            to.admit_records(Some(from.node()), wires);
-        } else {
-            to.admit(from.node(), wires);
-        }
-    }
-    to.flush().unwrap();
-}
-
 fn copy_all(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
@@ -253,7 +227,7 @@ fn the_work_of_others_stands_without_what_it_was_built_on() {
     lab.sync(1, 0);
     lab.revoke(2, vec![lab.cut(2, &kept)]);
     // The last node hears of the revocation before it hears of anything else.
-    sync(&lab.mesh, &lab.nodes[0], &lab.nodes[3]);
+    lab.mesh.sync(&lab.nodes[0], &lab.nodes[3]);
     lab.settle();
     lab.agree();
     for node in 0..4 {
@@ -269,7 +243,7 @@ fn with_twin(nodes: u8) -> (Lab, Replica, tempfile::TempDir) {
     }
     let dir = tempfile::tempdir().unwrap();
     let twin = lab.mesh.open(2, dir.path());
-    sync(&lab.mesh, &lab.nodes[2], &twin);
+    lab.mesh.sync(&lab.nodes[2], &twin);
     (lab, twin, dir)
 }
 
@@ -285,8 +259,8 @@ fn an_author_of_two_histories_is_frozen_where_they_part_on_every_node() {
             .collect();
         // Half of the mesh hears one history, half the other.
         lab.sync(2, 0);
-        sync(&lab.mesh, &twin, &lab.nodes[1]);
-        sync(&lab.mesh, &twin, &lab.nodes[3]);
+        lab.mesh.sync(&twin, &lab.nodes[1]);
+        lab.mesh.sync(&twin, &lab.nodes[3]);
         assert_eq!((lab.said(0).len(), lab.said(1).len()), (6, 5));
         lab.settle();
         let is_here = here[0].id < there[0].id;
@@ -321,16 +295,16 @@ fn an_author_of_two_histories_is_frozen_where_they_part_on_every_node() {
         } else {
             (&lab.nodes[2], &here[2])
         };
-        sync(&lab.mesh, &lab.nodes[0], &twin);
+        lab.mesh.sync(&lab.nodes[0], &twin);
         let authority = lab.nodes[0].authority();
         let proof = authority.frozen(&author, &lab.mesh.space).unwrap().proof;
         let founder = lab.mesh.nodes[0].key.secret();
         let cut = [lab.cut(2, last)];
         let amends = issue::amend(founder, &authority, proof, &cut, 10).unwrap();
         lab.nodes[0].append_records(amends).unwrap();
-        sync(&lab.mesh, &lab.nodes[0], meant);
+        lab.mesh.sync(&lab.nodes[0], meant);
         for _ in 0..2 {
-            sync(&lab.mesh, meant, &lab.nodes[1]);
+            lab.mesh.sync(meant, &lab.nodes[1]);
             lab.settle();
         }
         let said = lab.agree();
@@ -369,7 +343,7 @@ fn what_is_dated_back_below_a_cut_is_proof_against_its_author_and_changes_nothin
         .collect();
     lab.sync(2, 0);
     // One node is told the forged history first and knows no other.
-    sync(&lab.mesh, &twin, &lab.nodes[1]);
+    lab.mesh.sync(&twin, &lab.nodes[1]);
     lab.revoke(2, vec![lab.cut(2, &honest[2])]);
     let wires = lab.mesh.wires(&twin, &forged);
     let outcomes = lab.nodes[0].admit(twin.node(), wires.clone());
@@ -505,13 +479,13 @@ fn a_store_put_back_from_a_copy_fetches_its_own_before_it_goes_on() {
     drop(replica);
     let replica = Replica::open(copy.path(), key(), ReplicaConfig::default()).unwrap();
     assert!(replica.is_unconfirmed_copy());
-    sync(&mesh, &nodes[0], &replica);
+    mesh.sync(&nodes[0], &replica);
     assert_eq!(replica.refetched(), 1);
     replica.note_compared(mesh.space);
     let next = mesh.publish(1, &replica, "goes on");
     assert_eq!(next.seq, last.seq + 1);
     assert!(!replica.is_unconfirmed_copy());
-    sync(&mesh, &replica, &nodes[0]);
+    mesh.sync(&replica, &nodes[0]);
     assert!(nodes[0].forks().is_empty());
     assert_eq!(titles(&mesh, &nodes[0]).len(), 3);
     drop(replica);
@@ -532,11 +506,11 @@ fn a_copy_that_goes_on_all_the_same_is_found_out() {
     let replica = Replica::open(copy.path(), key, ReplicaConfig::default()).unwrap();
     replica.accept_copy();
     lab.mesh.publish(1, &replica, "another history");
-    sync(&lab.mesh, &replica, &lab.nodes[0]);
+    lab.mesh.sync(&replica, &lab.nodes[0]);
     let author = lab.mesh.nodes[1].agent.id();
     let authority = lab.nodes[0].authority();
     assert!(authority.frozen(&author, &lab.mesh.space).is_some());
-    sync(&lab.mesh, &lab.nodes[0], &replica);
+    lab.mesh.sync(&lab.nodes[0], &replica);
     let denied = lab.mesh.try_publish(1, &replica, "more").unwrap_err();
     assert!(matches!(
         denied,

@@ -63,6 +63,10 @@ pub enum RejectReason {
     /// Its author, node or space has written several times its share; it may be offered again.
     #[error("{} has used up its share several times over", .0.whose)]
     OverShare(Spent),
+    /// It came without its body, and no redaction that counts has taken it; with the body it may be
+    /// offered again.
+    #[error("it came without its body, which no redaction that counts has taken")]
+    Withheld,
     /// This node could not store it; it may be offered again.
     #[error("this node could not store it")]
     Storage,
@@ -72,7 +76,7 @@ impl RejectReason {
     /// Returns whether the fragment itself is at fault, and not this node.
     #[must_use]
     pub const fn is_lasting(&self) -> bool {
-        !matches!(self, Self::Storage | Self::OverShare(_))
+        !matches!(self, Self::Storage | Self::OverShare(_) | Self::Withheld)
     }
 
     /// Returns whether the peer that passed the fragment on could have seen what is wrong with it.

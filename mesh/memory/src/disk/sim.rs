@@ -27,6 +27,8 @@ struct State {
     room: Option<usize>,
     /// How many syncs may succeed before one fails.
     syncs_left: Option<usize>,
+    /// How many changes of any sort may happen before the process is killed.
+    steps_left: Option<usize>,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -83,6 +85,13 @@ impl SimDisk {
         *live = synced.clone();
         state.room = None;
         state.syncs_left = None;
+        state.steps_left = None;
+    }
+
+    /// Lets `count` more changes happen, as after them the process is killed: nothing it tries
+    /// then has an effect.
+    pub(crate) fn kill_after(&self, count: usize) {
+        self.state().steps_left = Some(count);
     }
 
     /// Lets `bytes` more be written, then the disk is full.
@@ -117,6 +126,7 @@ impl SimDisk {
             next_inode: state.next_inode,
             room: None,
             syncs_left: None,
+            steps_left: None,
         };
         Self(Arc::new(Mutex::new(copy)))
     }
@@ -125,6 +135,20 @@ impl SimDisk {
         self.0
             .lock()
             .expect("no test panics while it holds the disk")
+    }
+}
+
+impl State {
+    /// Counts a change; fails if it is one too many.
+    fn step(&mut self) -> io::Result<()> {
+        match &mut self.steps_left {
+            Some(0) => Err(io::Error::other("the process was killed")),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -172,13 +196,16 @@ impl Disk for SimDisk {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.state();
+        state.step()?;
         let inode = state.live.remove(from).ok_or(io::ErrorKind::NotFound)?;
         state.live.insert(to.to_owned(), inode);
         Ok(())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.state()
+        let mut state = self.state();
+        state.step()?;
+        state
             .live
             .remove(name)
             .map(drop)
@@ -187,6 +214,7 @@ impl Disk for SimDisk {
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
         let mut state = self.state();
+        state.step()?;
         let inside = |name: &str| {
             name.strip_prefix(dir)
                 .is_some_and(|rest| rest.starts_with('/'))
@@ -227,6 +255,7 @@ impl DiskFile for SimFile {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.disk.state();
+        state.step()?;
         let fits = state.room.map_or(bytes.len(), |room| room.min(bytes.len()));
         if let Some(room) = &mut state.room {
             *room -= fits;
@@ -268,6 +297,7 @@ impl DiskFile for SimFile {
 
     fn sync(&self) -> io::Result<()> {
         let mut state = self.disk.state();
+        state.step()?;
         if let Some(left) = &mut state.syncs_left {
             if *left == 0 {
                 return Err(io::Error::other("the disk did not take it"));

@@ -161,7 +161,8 @@ impl Fresh {
         );
     }
 
-    fn remove(&mut self, key: &DocKey) {
+    /// Removes a document.
+    pub(super) fn remove(&mut self, key: &DocKey) {
         let Some(document) = self.documents.remove(key) else {
             return;
         };

@@ -13,7 +13,7 @@ use tantivy::{
     Index, IndexReader, IndexWriter, ReloadPolicy, Searcher, TantivyDocument, TantivyError, Term,
     collector::TopDocs,
     fieldnorm::FieldNormReader,
-    indexer::LogMergePolicy,
+    indexer::{LogMergePolicy, NoMergePolicy},
     query::{
         Bm25StatisticsProvider, Bm25Weight, BooleanQuery, BoostQuery, ConstScoreQuery, Occur,
         Query, TermQuery,
@@ -165,6 +165,48 @@ impl Search {
             writer.add_document(self.document(&key, item))?;
         }
         Ok(())
+    }
+
+    /// Makes the files of the index hold nothing of these documents but what `said` says; call it
+    /// while nothing is settled.
+    pub(crate) fn purge(
+        &self,
+        documents: &BTreeSet<DocKey>,
+        said: &[(DocKey, MemoryItem)],
+    ) -> Result<()> {
+        let waiting: BTreeSet<DocKey> = {
+            let mut fresh = self.fresh.write().unwrap_or_else(PoisonError::into_inner);
+            let (kept, gone): (BTreeSet<DocKey>, BTreeSet<DocKey>) = documents
+                .iter()
+                .partition(|key| said.iter().any(|(of, _)| of == *key));
+            gone.iter().for_each(|key| fresh.remove(key));
+            kept.into_iter()
+                .filter(|key| fresh.get(key).is_some())
+                .collect()
+        };
+        // A merge at work would put back what it began with.
+        self.rest();
+        let mut writer: IndexWriter = self.index.writer_with_num_threads(1, WRITER_BYTES)?;
+        writer.set_merge_policy(Box::new(NoMergePolicy));
+        for key in documents {
+            writer.delete_term(Term::from_field_bytes(self.fields.key, &key.to_bytes()));
+        }
+        for (key, item) in said {
+            // What waits gets there when it is settled.
+            if !waiting.contains(key) {
+                writer.add_document(self.document(key, item))?;
+            }
+        }
+        writer.commit()?;
+        for segment in self.index.searchable_segment_metas()? {
+            if segment.num_deleted_docs() > 0 {
+                writer.merge(&[segment.id()]).wait()?;
+            }
+        }
+        // The files of a segment stay as long as somebody searches them.
+        self.reader.reload()?;
+        writer.garbage_collect_files().wait()?;
+        writer.wait_merging_threads()
     }
 
     /// Commits what was written, durably.

@@ -137,6 +137,7 @@ impl Inner {
         } else {
             verified(judged, &mut report)
         };
+        let judged = self.vetted(judged);
         // What is over a share is stored after everything else.
         let mut in_turn = Admitted::default();
         let mut late = Admitted::default();
@@ -274,6 +275,23 @@ impl Inner {
             }
         }
         judged
+    }
+
+    /// Looks at what comes without a body, and takes the body from what is redacted already.
+    fn vetted(&self, judged: Vec<(Candidate, Verdict)>) -> Vec<(Candidate, Verdict)> {
+        let mut vetted = Vec::with_capacity(judged.len());
+        for (mut candidate, verdict) in judged {
+            let verdict = match self.vet_body(&mut candidate.fragment) {
+                Ok(false) => verdict,
+                Ok(true) => {
+                    candidate.wire = candidate.fragment.encode();
+                    verdict
+                }
+                Err(refused) => refused,
+            };
+            vetted.push((candidate, verdict));
+        }
+        vetted
     }
 
     /// Takes the room of a fragment in the shares of whoever wrote it.

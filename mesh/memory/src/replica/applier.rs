@@ -9,6 +9,8 @@
 //! moment and is then applied by a thread kept for it, so that the cores are free while a fragment
 //! is on its way to disks and peers.
 
+mod step;
+
 use std::{
     collections::{BTreeSet, VecDeque},
     fs,
@@ -21,9 +23,10 @@ use bytes::Bytes;
 use rhizome_identity::{Hash, SpaceId, open_body};
 use tracing::{error, warn};
 
+use self::step::perform;
 use super::state::Inner;
 use crate::{
-    Applied, Fragment, FragmentId, Opened, Reader, View,
+    Fragment, FragmentId, Opened, Reader, View,
     store::{Row, RowKind},
 };
 
@@ -82,16 +85,20 @@ struct Shared {
     rescans: BTreeSet<(SpaceId, u32)>,
     /// Spaces of which something else counts than before.
     recuts: BTreeSet<SpaceId>,
+    /// Fragments whose body may have been redacted, or given back.
+    redacts: BTreeSet<FragmentId>,
     /// After this arrival the view left fragments out for which it has room now.
     replay: Option<u64>,
     /// A rescan or a replay is at work.
     is_rescanning: bool,
-    /// What counts is being worked out anew.
+    /// What counts is being worked out anew, or bodies are being taken.
     is_recutting: bool,
     /// Somebody applies: a step is taken, and not done.
     is_led: bool,
     /// Rows of the replica's index are to be written, which no reader shall wait for.
     is_flush_due: bool,
+    /// Files of the view hold what was redacted, and no reader shall wait until they do not.
+    is_purge_due: bool,
     stopping: bool,
     dead: bool,
 }
@@ -100,6 +107,7 @@ struct Shared {
 enum Job {
     Step(Step),
     Flush,
+    Purge,
 }
 
 /// What is to be applied next.
@@ -110,6 +118,8 @@ enum Step {
     Rescan(BTreeSet<(SpaceId, u32)>),
     /// Work out anew what counts of these spaces.
     Recut(BTreeSet<SpaceId>),
+    /// Take the bodies of these, if they are redacted.
+    Redact(BTreeSet<FragmentId>),
     /// Apply again what arrived after this.
     Replay(u64),
 }
@@ -125,11 +135,13 @@ impl Applier {
             gathers_since: (applied < durable).then(Instant::now),
             rescans: BTreeSet::new(),
             recuts: BTreeSet::new(),
+            redacts: BTreeSet::new(),
             replay: None,
             is_rescanning: false,
             is_recutting: false,
             is_led: false,
             is_flush_due: false,
+            is_purge_due: false,
             stopping: false,
             dead: false,
         };
@@ -172,6 +184,15 @@ impl Applier {
         self.work.notify_one();
     }
 
+    /// Has the bodies of these fragments taken, if they are redacted.
+    pub(super) fn redact(&self, ids: BTreeSet<FragmentId>) {
+        if ids.is_empty() {
+            return;
+        }
+        self.shared().redacts.extend(ids);
+        self.work.notify_one();
+    }
+
     /// Returns once everything that is durable now, and can be read now, is applied.
     pub(super) fn catch_up(&self, inner: &Inner) {
         let shared = self.shared();
@@ -180,8 +201,7 @@ impl Applier {
             shared.applied >= target
                 && !shared.is_rescanning
                 && shared.rescans.is_empty()
-                && shared.recuts.is_empty()
-                && !shared.is_recutting
+                && shared.is_settled()
                 && shared.replay.is_none()
         });
     }
@@ -192,7 +212,7 @@ impl Applier {
         let target = shared.composable_from;
         // Nor shall anything be built on what does not count any more.
         self.reach(inner, shared, |shared| {
-            shared.applied >= target && shared.recuts.is_empty() && !shared.is_recutting
+            shared.applied >= target && shared.is_settled()
         });
         target
     }
@@ -262,19 +282,22 @@ impl Applier {
             match job {
                 Job::Step(step) => self.perform(inner, step),
                 Job::Flush => inner.flush_index(),
+                Job::Purge => inner.purge_view(),
             }
         }
     }
 
     /// Does what was taken, and lets the next take the role.
     fn perform(&self, inner: &Inner, step: Step) {
-        let is_rescan = matches!(step, Step::Rescan(_) | Step::Recut(_) | Step::Replay(_));
+        let is_rescan = !matches!(step, Step::Items(_) | Step::Read(..));
         let worked = panic::catch_unwind(AssertUnwindSafe(|| perform(inner, step)));
         let is_flush_due = inner.index.is_due();
+        let is_purge_due = inner.is_purge_due();
         let replay = worked.is_ok().then(|| inner.view.begin_replay()).flatten();
         let mut shared = self.shared();
         shared.is_led = false;
         shared.is_flush_due |= is_flush_due;
+        shared.is_purge_due |= is_purge_due && is_rescan;
         match worked {
             Ok(applied) => {
                 shared.applied = applied.unwrap_or(shared.applied);
@@ -292,9 +315,11 @@ impl Applier {
         shared.replay = shared.replay.or(replay);
         let is_more = shared.dead
             || shared.is_flush_due
+            || shared.is_purge_due
             || shared.pending() > 0
             || !shared.rescans.is_empty()
             || !shared.recuts.is_empty()
+            || !shared.redacts.is_empty()
             || shared.replay.is_some();
         drop(shared);
         self.changed.notify_all();
@@ -309,6 +334,9 @@ impl Applier {
         while shared.is_working() {
             if std::mem::take(&mut shared.is_flush_due) {
                 return Some(Job::Flush);
+            }
+            if std::mem::take(&mut shared.is_purge_due) {
+                return Some(Job::Purge);
             }
             let left = shared.gathering();
             if shared.is_led {
@@ -336,6 +364,11 @@ impl Applier {
 impl Shared {
     fn is_working(&self) -> bool {
         !self.stopping && !self.dead
+    }
+
+    /// Returns whether the view shows what counts, and nothing that was redacted.
+    fn is_settled(&self) -> bool {
+        self.recuts.is_empty() && self.redacts.is_empty() && !self.is_recutting
     }
 
     /// Returns how many arrivals the view has not seen.
@@ -384,6 +417,11 @@ impl Shared {
                 self.is_recutting = true;
                 Step::Recut(std::mem::take(&mut self.recuts))
             }
+            None if !self.redacts.is_empty() => {
+                self.is_rescanning = true;
+                self.is_recutting = true;
+                Step::Redact(std::mem::take(&mut self.redacts))
+            }
             None if !self.rescans.is_empty() => {
                 self.is_rescanning = true;
                 Step::Rescan(std::mem::take(&mut self.rescans))
@@ -415,6 +453,13 @@ impl Inner {
     /// Decrypts a fragment's change; says why that cannot be done.
     pub(super) fn open(&self, fragment: &Fragment) -> Result<Opened, Unopened> {
         let header = &fragment.header;
+        if self.is_redacted(&fragment.id, header) {
+            return Err(Unopened::Redacted);
+        }
+        // The record of before its redaction stopped to count: its body comes with another.
+        if fragment.is_bare() {
+            return Err(Unopened::NoBody);
+        }
         let rights = self.rights();
         let key = rights.keys.get(&(header.space, header.epoch));
         let key = key.ok_or(Unopened::NoKey)?;
@@ -466,6 +511,8 @@ impl Inner {
 /// Why a fragment cannot be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unopened {
+    /// Its body was taken for good.
+    Redacted,
     NoKey,
     NoBody,
     Wrong(&'static str),
@@ -474,132 +521,7 @@ pub(super) enum Unopened {
 /// Lists the space keys whose fragments have all been handed to the view.
 const SETTLED_KEYS: &str = "view.keys";
 
-/// Does one step; returns the arrival up to which everything is applied then, if that moved.
-fn perform(inner: &Inner, step: Step) -> Option<u64> {
-    match step {
-        Step::Items(items) => {
-            let last = items.last().map_or(0, |(arrival, _)| *arrival);
-            let opened = items
-                .into_iter()
-                .flat_map(|(_, work)| open_work(inner, work));
-            apply(inner, last, opened.collect());
-            Some(last)
-        }
-        Step::Read(after, until) => Some(read_and_apply(inner, after, until)),
-        Step::Rescan(keys) => {
-            rescan(inner, &keys.iter().map(|(space, _)| *space).collect());
-            inner.note_settled_keys(&keys);
-            None
-        }
-        Step::Recut(spaces) => {
-            let renewed = inner.recut(&spaces);
-            if !renewed.is_empty() {
-                rescan(inner, &renewed);
-            }
-            inner.note_settled_cuts();
-            None
-        }
-        Step::Replay(since) => {
-            replay(inner, since);
-            None
-        }
-    }
-}
-
-fn open_work(inner: &Inner, work: Work) -> Vec<Opened> {
-    match work {
-        Work::Fragment {
-            fragment,
-            change: Some(change),
-        } => {
-            vec![Opened {
-                id: fragment.id,
-                header: fragment.header.clone(),
-                change,
-            }]
-        }
-        Work::Fragment {
-            fragment,
-            change: None,
-        } => inner.open(&fragment).into_iter().collect(),
-        Work::Body(fragments) => fragments
-            .iter()
-            .filter(|id| inner.is_kept(id))
-            .filter_map(|id| inner.open(&inner.fragment(id)?).ok())
-            .collect(),
-        Work::Nothing => Vec::new(),
-    }
-}
-
-fn apply(inner: &Inner, arrival: u64, opened: Vec<Opened>) {
-    let outcomes = inner.view.apply(arrival, opened);
-    for (id, applied) in outcomes {
-        if let Applied::Quarantined(reason) = applied {
-            warn!(id = %id.fmt_short(), %reason, "a fragment is kept out of its document");
-        }
-    }
-}
-
-/// Applies a batch read from the segments; returns the arrival up to which it reaches.
-fn read_and_apply(inner: &Inner, after: u64, until: u64) -> u64 {
-    let mut rows = inner.index.after(after, BATCH);
-    rows.retain(|row| row.arrival <= until);
-    let last = rows.last().map_or(until, |row| row.arrival);
-    inner.retain_kept(&mut rows);
-    let opened = rows.iter().flat_map(|row| match &row.kind {
-        RowKind::Fragment { .. } => open_row(inner, row).into_iter().collect(),
-        RowKind::Body => inner.open_all_with_body(&row.id),
-        RowKind::Authority | RowKind::Evidence { .. } => Vec::new(),
-    });
-    let opened = opened.collect();
-    apply(inner, last, opened);
-    last
-}
-
-/// Applies what is there of these spaces again.
-fn rescan(inner: &Inner, spaces: &BTreeSet<SpaceId>) {
-    let until = inner.applier.applied();
-    let mut after = 0;
-    while after < until {
-        let mut rows = inner.index.after(after, BATCH);
-        let Some(last) = rows.last() else { break };
-        after = last.arrival;
-        inner.retain_kept(&mut rows);
-        let in_spaces = rows.iter().filter(|row| match &row.kind {
-            RowKind::Fragment { space, .. } => row.arrival <= until && spaces.contains(space),
-            _ => false,
-        });
-        let opened: Vec<Opened> = in_spaces.filter_map(|row| open_row(inner, row)).collect();
-        if !opened.is_empty() {
-            apply(inner, until, opened);
-        }
-    }
-}
-
-/// Applies again what arrived after `since`: some of it was left out, and the rest changes nothing.
-fn replay(inner: &Inner, since: u64) {
-    let until = inner.applier.applied();
-    let mut after = since;
-    while after < until {
-        after = read_and_apply(inner, after, until);
-    }
-    if let Err(error) = inner.view.end_replay() {
-        warn!(%error, "a replay of the view is repeated when it is next opened");
-    }
-}
-
-fn open_row(inner: &Inner, row: &Row) -> Option<Opened> {
-    let fragment = Fragment::decode(&inner.read_row(row)?).ok()?;
-    inner.open(&fragment).ok()
-}
-
 impl Inner {
-    fn open_all_with_body(&self, body: &Hash) -> Vec<Opened> {
-        let mut rows = self.rows_with_body(body);
-        self.retain_kept(&mut rows);
-        rows.iter().filter_map(|row| open_row(self, row)).collect()
-    }
-
     /// Returns the fragments whose body this is; there is hardly ever more than one.
     pub(super) fn rows_with_body(&self, body: &Hash) -> Vec<Row> {
         let mut found = Vec::new();

@@ -17,9 +17,8 @@ pub(super) const DIR: &str = "bodies";
 
 impl Inner {
     pub(super) fn put_body(&self, hash: Hash, body: &Bytes) -> Result<(), ReplicaError> {
-        if !self.state().wanted.contains_key(&hash) {
-            return Err(ReplicaError::UnwantedBody(hash));
-        }
+        let wanting = self.state().wanted.get(&hash).cloned();
+        let mut wanting = wanting.ok_or(ReplicaError::UnwantedBody(hash))?;
         if Hash::of(body) != hash {
             return Err(ReplicaError::BodyMismatch(hash));
         }
@@ -34,6 +33,9 @@ impl Inner {
                 .wait(self, &ticket)
                 .map_err(ReplicaError::Storage)?;
         }
+        // It may have been redacted while it came.
+        wanting.retain(|id| self.state().redactions.names(id));
+        self.applier.redact(wanting);
         Ok(())
     }
 

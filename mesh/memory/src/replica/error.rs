@@ -4,7 +4,10 @@ use std::{io, path::PathBuf};
 
 use rhizome_identity::{Denied, Hash, RecordError, RecordId, SpaceId};
 
-use crate::{ComposeError, FragmentError, LogError, MAX_BODY, Spent, StoreError, ViewError};
+use crate::{
+    ComposeError, DocId, FragmentError, LogError, MAX_BODY, MAX_REASON, Spent, StoreError,
+    ViewError,
+};
 
 /// Why a replica could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +116,18 @@ pub enum PublishError {
     /// The agent, this node or the space has written several times its share.
     #[error("{} has used up its share several times over", .0.whose)]
     OverShare(Spent),
+    /// Nothing of the document is here that could be redacted.
+    #[error("nothing of document `{0}` is here that could be redacted")]
+    NothingToRedact(DocId),
+    /// The agent may redact nothing of the document.
+    #[error("the agent may not redact document `{0}`")]
+    NotRedactable(DocId),
+    /// The reason is too long; both sizes in bytes.
+    #[error("the reason is {size} bytes; at most {MAX_REASON} are allowed")]
+    LongReason {
+        /// Its size.
+        size: usize,
+    },
     /// The fragment could not be made durable. Nothing was published, unless the source is
     /// [`LogError::Sync`]: then it may turn out to be when the node starts again.
     #[error("the fragment could not be made durable")]
@@ -146,6 +161,14 @@ impl PublishError {
                  made is fetched from there; or take the copy as it is with `rhizome member accept-copy`"
                     .into(),
             ),
+            Self::NothingToRedact(_) => {
+                Some("`rhizome memory list` shows what is here, by document".into())
+            }
+            Self::NotRedactable(_) => Some(
+                "its author, another agent that its node certified itself, or an admin of the                  space may; `rhizome memory why` says who that is"
+                    .into(),
+            ),
+            Self::LongReason { .. } => Some("say it in one line".into()),
             Self::Compose(source) => source.hint(),
             Self::Storage(source) => source.hint(),
             Self::Denied { .. } | Self::Fragment(_) => None,

@@ -121,10 +121,11 @@ impl Entry {
         }
     }
 
-    /// Returns the entry that keeps a fragment as proof that its author contradicted `other`.
+    /// Returns the entry that keeps a fragment as proof that its author contradicted `other`: the
+    /// signed header proves it, so the body is not kept.
     pub(super) fn evidence(fragment: Fragment, other: FragmentId) -> Self {
         let mut wire = other.as_bytes().to_vec();
-        wire.extend_from_slice(&fragment.encode());
+        wire.extend_from_slice(&fragment.stripped());
         let fragment = Box::new(fragment);
         Self::new(Item::Evidence { fragment, other }, Bytes::from(wire))
     }
@@ -146,8 +147,9 @@ impl Entry {
 /// Reads what [`Entry::evidence`] wrote.
 pub(super) fn read_evidence(payload: &[u8]) -> Option<(FragmentId, Fragment)> {
     let (other, wire) = payload.split_first_chunk::<32>()?;
-    let fragment = Fragment::decode(&Bytes::copy_from_slice(wire)).ok()?;
-    Some((FragmentId::from_bytes(*other), fragment))
+    let wire = Bytes::copy_from_slice(wire);
+    let fragment = Fragment::decode_stripped(&wire).or_else(|_| Fragment::decode(&wire));
+    Some((FragmentId::from_bytes(*other), fragment.ok()?))
 }
 
 impl Ticket {

@@ -24,12 +24,14 @@ use super::{
     state::{Inner, Rights, State},
 };
 use crate::{
-    Admission, Fragment, FragmentId, Hlc, HlcClock, IdSet, Lane, View,
+    Admission, Fragment, FragmentError, FragmentId, Hlc, HlcClock, IdSet, Lane, View,
     admission::Link,
     disk::{Disk, RealDisk},
     now_ms,
+    redaction::{Notice, Redactions},
     store::{
-        Index, Loc, Log, Reach, RecordKind, RecoveryReport, Row, RowKind, StoreKey, Tip, is_there,
+        Index, Loc, Log, Reach, RecordKind, RecoveryReport, Row, RowKind, StoreKey, Tip,
+        finish_overwriting, is_there,
     },
 };
 
@@ -101,6 +103,7 @@ impl Replica {
         let key = StoreKey::new(&node);
         disk.create_dir(bodies::DIR).map_err(directory)?;
 
+        finish_overwriting(&*disk, &key).map_err(store)?;
         let mut rows: Vec<Row> = Vec::new();
         let (index, reach) = Index::open(&dir.join(INDEX), |row| rows.push(row.clone()));
         let reach = reach.filter(|reach| {
@@ -170,6 +173,8 @@ impl Replica {
         if !unsettled.is_empty() {
             inner.applier.recut(unsettled);
         }
+        let redacted = inner.restore_redactions();
+        inner.applier.redact(redacted);
         if inner.recovery.replayed > 0 {
             inner.flush_index();
         }
@@ -204,7 +209,10 @@ impl Tail {
 
     fn read(&mut self, kind: RecordKind, arrival: u64, loc: Loc, payload: &[u8]) {
         let row = match kind {
-            RecordKind::Fragment => self.fragment(arrival, loc, payload),
+            RecordKind::Fragment => self.fragment(arrival, loc, Fragment::decode(&copy(payload))),
+            RecordKind::Stripped => {
+                self.fragment(arrival, loc, Fragment::decode_stripped(&copy(payload)))
+            }
             RecordKind::Authority => SignedRecord::parse(payload).ok().map(|record| {
                 let id = Hash::from_bytes(*record.id().as_bytes());
                 Row {
@@ -255,8 +263,13 @@ impl Tail {
         }
     }
 
-    fn fragment(&mut self, arrival: u64, loc: Loc, payload: &[u8]) -> Option<Row> {
-        let fragment = Fragment::decode(&Bytes::copy_from_slice(payload)).ok()?;
+    fn fragment(
+        &mut self,
+        arrival: u64,
+        loc: Loc,
+        read: Result<Fragment, FragmentError>,
+    ) -> Option<Row> {
+        let fragment = read.ok()?;
         let own = fragment.header.node == self.node;
         if own {
             self.clock = HlcClock::starting_after(self.clock.last().max(fragment.header.hlc));
@@ -265,6 +278,10 @@ impl Tail {
         }
         Some(Row::of_fragment(arrival, loc, &fragment, own))
     }
+}
+
+fn copy(payload: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(payload)
 }
 
 /// Builds what is kept in memory from the rows, which are in the order of arrival.
@@ -347,8 +364,9 @@ fn restore(
             space_sets.entry(*space).or_default().insert(row.id);
         }
     }
+    let redactions = redactions(log, rows);
     let is_curtailed = admission.curtailed().next().is_some();
-    let state = State {
+    let mut state = State {
         records,
         rights: Arc::new(Rights {
             authority,
@@ -361,7 +379,9 @@ fn restore(
         is_curtailed,
         carried: BTreeSet::new(),
         contradictions: Vec::new(),
+        redactions,
     };
+    state.reassess();
     let mut sets: BTreeMap<Lane, Arc<RwLock<IdSet>>> = space_sets
         .into_iter()
         .map(|(space, set)| (Lane::Space(space), Arc::new(RwLock::new(set))))
@@ -372,6 +392,28 @@ fn restore(
         clock: tail.clock.clone(),
         sets,
     }
+}
+
+/// Reads the redactions that are stored, and those that came with a fragment they took the body of.
+fn redactions(log: &Log, rows: &[Row]) -> Redactions {
+    let mut redactions = Redactions::default();
+    for row in rows {
+        if !matches!(row.kind, RowKind::Fragment { redacts: true, .. }) {
+            continue;
+        }
+        let payload = log.read(row.loc).map(|(_, payload)| payload);
+        let Some(Ok(fragment)) = payload.map(|payload| Fragment::decode(&payload)) else {
+            continue;
+        };
+        let notice = Notice::of(&fragment).or_else(|| {
+            let signed = fragment.redaction.as_ref()?;
+            Notice::read(signed, &fragment.id, &fragment.header).ok()
+        });
+        if let Some(notice) = notice {
+            redactions.note(notice);
+        }
+    }
+    redactions
 }
 
 /// Has the chains count as far as the authority log says, and follow the histories that it pins.

@@ -15,12 +15,16 @@ use super::{
     applier::BODY_VERSION,
     error::PublishError,
     journal::{Item, Reserved, Ticket},
-    request::{PublishRequest, Published},
+    request::{PublishRequest, Published, RedactRequest, Redacted},
     state::{ChainTip, Inner},
 };
 use crate::{
-    ComposeContext, ComposeError, Composed, FRAGMENT_VERSION, FileText, Fragment, Header, Hlc,
-    LogError, MAX_AUTH_HEADS, MAX_BODY, Share, View, fragment::Unsigned, now_ms, view::What,
+    ComposeContext, ComposeError, Composed, FRAGMENT_VERSION, FileText, Fragment, FragmentId,
+    Header, Hlc, Kind, LogError, MAX_AUTH_HEADS, MAX_BODY, MAX_REASON, Share, View,
+    fragment::Unsigned,
+    now_ms,
+    redaction::{MAX_TARGETS, Right},
+    view::What,
 };
 
 /// How often a publish begins anew because what it built on is gone, or because too many changes of
@@ -116,6 +120,92 @@ impl Inner {
             }
         }
         published
+    }
+
+    /// Publishes what redacts a document, and takes the bodies here.
+    pub(super) fn publish_redaction(
+        &self,
+        agent: &AgentKey,
+        request: &RedactRequest,
+    ) -> Result<Redacted, PublishError> {
+        let RedactRequest { space, doc, .. } = *request;
+        let size = request.reason.len();
+        if size > MAX_REASON {
+            return Err(PublishError::LongReason { size });
+        }
+        let mut template = self.template(agent, space, request.fingerprint)?;
+        template.header.doc = doc;
+        let (taken, left) = self.redactable(&template.header, request.own_only)?;
+        if taken.is_empty() {
+            return Err(match left {
+                0 => PublishError::NothingToRedact(doc),
+                _ => PublishError::NotRedactable(doc),
+            });
+        }
+        let mut published = Vec::new();
+        for targets in taken.chunks(MAX_TARGETS) {
+            let composed = Composed {
+                doc,
+                kind: Kind::Redaction,
+                change: request.reason.clone().into_bytes(),
+                deps: targets.to_vec(),
+                file: None,
+            };
+            let mut attempts = 0..ATTEMPTS;
+            let placed = loop {
+                let now = self.compose_context(&template).now;
+                match self.take_place(agent, &template, now, &composed, None) {
+                    Ok(placed) => break placed,
+                    Err(Unplaced::Refused(error)) => return Err(error),
+                    Err(Unplaced::Stale) if attempts.next().is_some() => {}
+                    Err(Unplaced::Stale) => {
+                        return Err(PublishError::Storage(LogError::Interrupted));
+                    }
+                }
+            };
+            published.push(self.finish(fill(agent, composed, placed))?);
+        }
+        self.caught_up();
+        self.purge_view();
+        Ok(Redacted {
+            published,
+            taken: taken.len(),
+            left,
+        })
+    }
+
+    /// Returns what an agent may redact of a document, and how much of it it may not.
+    fn redactable(
+        &self,
+        redaction: &Header,
+        own_only: bool,
+    ) -> Result<(Vec<FragmentId>, usize), PublishError> {
+        let fragments = self
+            .caught_up()
+            .fragments_of(&redaction.space, &redaction.doc)
+            .map_err(|error| PublishError::Compose(ComposeError::View(error)))?;
+        let state = self.state();
+        let right = Right::of(&state.records, redaction).unwrap_or_default();
+        drop(state);
+        let mut taken = Vec::new();
+        let mut left = 0;
+        for id in fragments {
+            let Some(fragment) = self.fragment(&id) else {
+                continue;
+            };
+            let header = &fragment.header;
+            let is_of = (header.space, header.doc) == (redaction.space, redaction.doc);
+            if !is_of || header.kind == Kind::Redaction || self.is_redacted(&id, header) {
+                continue;
+            }
+            let is_own = header.author == redaction.author;
+            if is_own || (!own_only && right.takes(redaction, header)) {
+                taken.push(id);
+            } else {
+                left += 1;
+            }
+        }
+        Ok((taken, left))
     }
 
     /// Composes and signs a change and puts it into the queue.
@@ -269,7 +359,7 @@ impl Inner {
             auth_heads,
             deps: Vec::new(),
             hlc: Hlc::default(),
-            kind: crate::Kind::Observation,
+            kind: Kind::Observation,
             doc: crate::DocId::from_bytes([0; 32]),
             fingerprint,
             epoch,

@@ -88,7 +88,7 @@ impl Inner {
             let mut gone = BTreeMap::new();
             for (id, row) in &outside {
                 if !carried.contains(id)
-                    && let Some(fragment) = self.fragment_of(row)
+                    && let Some(fragment) = self.read_fragment(row)
                 {
                     gone.insert(*id, doc_key_of(&fragment.header));
                 }
@@ -122,6 +122,9 @@ impl Inner {
                     "fragments are set aside: they are beyond the reach of their authors' chains");
             }
         }
+        // A chain that was put together anew may have lost a redaction, or found one.
+        let redacted = self.state().reassess();
+        self.applier.redact(redacted);
         renewed
     }
 
@@ -226,8 +229,10 @@ impl Inner {
             after = last.arrival;
             let state = self.state();
             for row in rows {
-                let is_of_space =
-                    matches!(&row.kind, RowKind::Fragment { space: of, .. } if *of == space);
+                // What is lost is in no set, and comes again.
+                let is_of_space = matches!(&row.kind, RowKind::Fragment { space: of, author, seq, .. }
+                    if *of == space
+                        && !state.admission.has_lost(author, of, *seq, row.id.into()));
                 if !is_of_space {
                     continue;
                 }
@@ -252,7 +257,7 @@ impl Inner {
         }
         let mut queue: Vec<FragmentId> = Vec::new();
         let note = |row: &Row, queue: &mut Vec<FragmentId>| {
-            if let Some(fragment) = self.fragment_of(row) {
+            if let Some(fragment) = self.read_fragment(row) {
                 let deps = fragment.header.deps.into_iter();
                 queue.extend(deps.filter(|dep| outside.contains_key(dep)));
             }
@@ -266,10 +271,6 @@ impl Inner {
             }
         }
         carried
-    }
-
-    fn fragment_of(&self, row: &Row) -> Option<Fragment> {
-        Fragment::decode(&self.read_row(row)?).ok()
     }
 
     /// Shows the mesh what was found of authors with two histories, once for each chain.

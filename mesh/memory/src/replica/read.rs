@@ -7,10 +7,11 @@ use rhizome_identity::{Hash, Reach, SpaceId};
 
 use super::{applier::Unopened, error::ReplicaError, request::SpaceStats, state::Inner};
 use crate::{
-    Applied, Awaited, Fragment, FragmentId, Kind, Lane, MAX_WATCH, RejectReason, Verdict,
-    Verification, VerifiedFragment, WatchEvent, Why, WhyState,
+    Applied, Awaited, DocId, Fragment, FragmentId, Header, Kind, Lane, MAX_REASON, MAX_WATCH,
+    RedactedBy, RejectReason, Verdict, Verification, VerifiedFragment, WatchEvent, Why, WhyState,
     admission::refusal,
     fragment::DOMAIN,
+    redaction::Notice,
     store::{Row, RowKind},
 };
 
@@ -62,7 +63,7 @@ impl Inner {
                 .get(&id)
                 .map(|r| Bytes::copy_from_slice(r.bytes()));
         }
-        self.read_row(&self.index.find(id)?)
+        self.wire_of(&self.index.find(id)?)
     }
 
     pub(super) fn lanes(&self) -> Vec<Lane> {
@@ -79,8 +80,7 @@ impl Inner {
     /// Reads a stored fragment; `None` if it is not here, or damaged.
     pub(super) fn fragment(&self, id: &FragmentId) -> Option<Fragment> {
         let row = self.index.find(&Hash::from(*id))?;
-        Fragment::decode(&self.read_row(&row)?)
-            .ok()
+        self.read_fragment(&row)
             .filter(|fragment| fragment.id == *id)
     }
 
@@ -135,7 +135,7 @@ impl Inner {
         if wanted.is_some_and(|wanted| wanted != *space) {
             return None;
         }
-        let fragment = Fragment::decode(&self.read_row(row)?).ok()?;
+        let fragment = self.read_fragment(row)?;
         if fragment.header.kind == Kind::Context || fragment.header.kind.is_record() {
             return None;
         }
@@ -170,7 +170,7 @@ impl Inner {
     }
 
     fn verify(&self, id: FragmentId, row: Option<&Row>) -> VerifiedFragment {
-        let fragment = row.and_then(|row| Fragment::decode(&self.read_row(row)?).ok());
+        let fragment = row.and_then(|row| self.read_fragment(row));
         let Some(fragment) = fragment else {
             let nobody = [0; 32];
             return VerifiedFragment {
@@ -238,9 +238,7 @@ impl Inner {
         let Some(row) = self.index.find(&hash) else {
             return Ok(self.why_held(&id));
         };
-        let fragment = self
-            .read_row(&row)
-            .and_then(|wire| Fragment::decode(&wire).ok());
+        let fragment = self.read_fragment(&row);
         let fragment = fragment.ok_or(ReplicaError::Damaged(hash))?;
         let state = self.why_state(&fragment, row.arrival);
         Ok(Some(self.explain(&fragment, row.arrival, state)))
@@ -277,6 +275,9 @@ impl Inner {
                 carried: self.is_kept(&fragment.id),
             };
         }
+        if let Some(state) = self.why_redacted(fragment) {
+            return state;
+        }
         match self.view.state(&fragment.id) {
             Some(Applied::Applied) => return WhyState::Applied,
             Some(Applied::Waiting(deps)) => {
@@ -302,6 +303,61 @@ impl Inner {
                 }
             }
             _ => WhyState::Pending,
+        }
+    }
+
+    /// Explains a fragment that was redacted, or that redacts others.
+    fn why_redacted(&self, fragment: &Fragment) -> Option<WhyState> {
+        let redaction = self.redacted_by(&fragment.id, &fragment.header);
+        if let Some(by) = redaction {
+            return Some(WhyState::Redacted(by));
+        }
+        if fragment.header.kind != Kind::Redaction {
+            return None;
+        }
+        let targets = &fragment.header.deps;
+        let here = targets.iter().filter_map(|target| self.fragment(target));
+        let (taken, left): (Vec<_>, Vec<_>) = here.partition(|target| {
+            let redaction = self.redacted_by(&target.id, &target.header);
+            redaction.is_some()
+        });
+        if taken.is_empty() && !left.is_empty() {
+            let reason = "it redacts what others wrote, and its author is no admin of the space";
+            return Some(WhyState::Quarantined {
+                reason: reason.into(),
+            });
+        }
+        Some(WhyState::Applied)
+    }
+
+    /// Returns by whom the body of a fragment was redacted, and why, as far as that can be read.
+    fn redacted_by(&self, id: &FragmentId, header: &Header) -> Option<RedactedBy> {
+        let notice = self.state().redaction_of(id, header).cloned()?;
+        Some(self.redactor(&notice))
+    }
+
+    /// Returns who redacted a document, and why, as far as that can be read; none if nobody did.
+    pub(super) fn redacted_doc(&self, space: &SpaceId, doc: &DocId) -> Option<RedactedBy> {
+        let notice = self
+            .state()
+            .redactions
+            .of_doc(*space, *doc)
+            .next()
+            .cloned()?;
+        Some(self.redactor(&notice))
+    }
+
+    fn redactor(&self, notice: &Notice) -> RedactedBy {
+        let read = self
+            .fragment(&notice.id)
+            .and_then(|redaction| self.open(&redaction).ok());
+        let reason = read.and_then(|opened| String::from_utf8(opened.change.to_vec()).ok());
+        RedactedBy {
+            redaction: notice.id,
+            author: notice.header.author,
+            node: notice.header.node,
+            hlc: notice.header.hlc,
+            reason: reason.filter(|reason| !reason.is_empty() && reason.len() <= MAX_REASON),
         }
     }
 
@@ -359,6 +415,7 @@ impl Inner {
     pub(super) fn flush(&self) -> Result<(), ReplicaError> {
         self.applier.catch_up(self);
         self.flush_index();
+        self.purge_view();
         Ok(self.view.flush()?)
     }
 

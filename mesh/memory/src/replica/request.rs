@@ -63,6 +63,32 @@ pub struct FileRequest {
     pub fingerprint: Hash,
 }
 
+/// A document to redact.
+#[derive(Debug, Clone)]
+pub struct RedactRequest {
+    /// The space it lives in.
+    pub space: SpaceId,
+    /// The document.
+    pub doc: DocId,
+    /// Why, in words that every reader of the space will see; at most [`crate::MAX_REASON`] bytes.
+    pub reason: String,
+    /// Whether only what the agent itself wrote is meant, whatever else it may take.
+    pub own_only: bool,
+    /// The runtime it is done in.
+    pub fingerprint: Hash,
+}
+
+/// A redaction that is durable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Redacted {
+    /// The fragments that redact, at least one.
+    pub published: Vec<Published>,
+    /// How many fragments lost their body.
+    pub taken: usize,
+    /// How many of the document the agent may not take; their bodies stay.
+    pub left: usize,
+}
+
 /// An edit of a file that is durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edited {

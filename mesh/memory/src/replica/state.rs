@@ -25,8 +25,10 @@ use crate::{
     Admission, Event, Fragment, FragmentId, HlcClock, IdSet, Lane, Reader, ShareLimits, Shares,
     View,
     disk::Disk,
+    document::DocKey,
     now_ms,
-    store::{Index, Log, LogError, Reach, RecoveryReport, Row, RowKind, Tip},
+    redaction::{Notice, Redactions},
+    store::{Index, Log, LogError, Reach, RecordKind, RecoveryReport, Row, RowKind, Tip},
 };
 
 /// How many own fragments are kept in memory until they are sent on; each is at most 64 KiB.
@@ -65,6 +67,8 @@ pub(super) struct Inner {
     /// What publishing has to know, so that it need not wait for a commit.
     rights: RwLock<Arc<Rights>>,
     clock: Mutex<HlcClock>,
+    /// What was redacted and may still be in the files of the view.
+    purging: Mutex<BTreeMap<FragmentId, DocKey>>,
     /// Whether this store was put back from a copy.
     pub(super) copy: Mutex<Copy>,
     /// Keeps the directory locked.
@@ -94,6 +98,8 @@ pub(super) struct State {
     pub(super) carried: BTreeSet<FragmentId>,
     /// Fragments that contradict one that is here, to be shown to the mesh.
     pub(super) contradictions: Vec<(Fragment, FragmentId)>,
+    /// The redactions that are here.
+    pub(super) redactions: Redactions,
 }
 
 /// The lock under which an author's chain goes on; empty until it was looked up.
@@ -163,6 +169,7 @@ impl Inner {
             shares: Mutex::new(Shares::new(shares)),
             state: Mutex::new(restored.state),
             clock: Mutex::new(restored.clock),
+            purging: Mutex::default(),
             copy: Mutex::new(copy),
             _lock: lock,
         }
@@ -170,6 +177,10 @@ impl Inner {
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn purging(&self) -> MutexGuard<'_, BTreeMap<FragmentId, DocKey>> {
+        self.purging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn shares(&self) -> MutexGuard<'_, Shares> {
@@ -195,6 +206,12 @@ impl Inner {
         let mut wires = self.fresh_wires();
         let place = wires.iter().position(|(fresh, _)| fresh == id)?;
         wires.remove(place).map(|(_, wire)| wire)
+    }
+
+    /// Lets go of own fragments that nobody shall be sent any more.
+    pub(super) fn forget_fresh_wires<'a>(&self, ids: impl Iterator<Item = &'a FragmentId>) {
+        let gone: BTreeSet<Hash> = ids.map(|id| Hash::from(*id)).collect();
+        self.fresh_wires().retain(|(id, _)| !gone.contains(id));
     }
 
     fn keep_fresh_wire(&self, id: Hash, wire: &Bytes) {
@@ -259,6 +276,7 @@ impl Inner {
         let now_ms = now_ms();
         let mut state = self.state();
         let mut is_new_authority = false;
+        let mut redacted: BTreeSet<FragmentId> = BTreeSet::new();
         for (entry, (arrival, loc)) in batch.iter().zip(&places) {
             let arrival = *arrival;
             match &entry.item {
@@ -274,6 +292,11 @@ impl Inner {
                     self.set_insert(lane, &fragment.id.into());
                     entry.ticket.set_freed(state.admission.commit(fragment));
                     let header = &fragment.header;
+                    if let Some(notice) = Notice::of(fragment) {
+                        redacted.extend(state.note_redaction(notice));
+                    } else if state.redactions.names(&fragment.id) {
+                        redacted.insert(fragment.id);
+                    }
                     if state.is_curtailed {
                         let (author, space) = (&header.author, &header.space);
                         if !state
@@ -301,7 +324,8 @@ impl Inner {
                         own: *own,
                         arrival,
                     });
-                    if fragment.body.is_none()
+                    if header.body_is_blob()
+                        && fragment.redaction.is_none()
                         && change.is_none()
                         && !self.has_body(&fragment.header.body_hash)
                     {
@@ -389,6 +413,8 @@ impl Inner {
         *self.reach.lock().unwrap_or_else(PoisonError::into_inner) = reach;
         drop(state);
         self.applier.push(works, reach.place.arrival);
+        // Behind what has just come, which may be among them.
+        self.applier.redact(redacted);
         for event in events {
             // Without a listener there is nobody to tell.
             let _ = self.events.send(event);
@@ -418,6 +444,8 @@ impl Inner {
             let spaces: BTreeSet<SpaceId> = recut.into_iter().map(|(space, _)| space).collect();
             self.applier.recut(spaces);
         }
+        let redacted = state.reassess();
+        self.applier.redact(redacted);
         let is_new = |key: &&(SpaceId, u32)| !before.keys.contains_key(key);
         state.rights.keys.keys().filter(is_new).copied().collect()
     }
@@ -427,26 +455,13 @@ impl Inner {
     pub(super) fn note_lost(&self, row: &Row) {
         warn!(id = %row.id, segment = row.loc.segment, offset = row.loc.offset,
             "a record is damaged; it will be fetched from a peer");
-        let lane = match &row.kind {
-            RowKind::Fragment {
-                space, author, seq, ..
-            } => {
-                self.state().admission.lose(*author, *space, *seq);
-                Lane::Space(*space)
-            }
-            // The log of records is in memory, whole: it goes on being served from there.
-            _ => return,
-        };
-        let set = self.id_set(lane);
-        set.write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&row.id);
+        self.lose(row);
     }
 
-    /// Reads a stored item back; `None` if it is not here, or damaged.
-    pub(super) fn read_row(&self, row: &Row) -> Option<bytes::Bytes> {
+    /// Reads the record of a stored item back; `None` if it is not here, or damaged.
+    pub(super) fn read_record(&self, row: &Row) -> Option<(RecordKind, Bytes)> {
         match self.log.read(row.loc) {
-            Some((head, payload)) if head.arrival == row.arrival => Some(payload),
+            Some((head, payload)) if head.arrival == row.arrival => Some((head.kind, payload)),
             _ => {
                 self.note_lost(row);
                 None

@@ -13,6 +13,7 @@ use crate::{
 mod concurrent;
 #[path = "../../tests/support/mesh.rs"]
 mod mesh;
+mod redact;
 
 use mesh::Mesh;
 

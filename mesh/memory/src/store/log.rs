@@ -20,6 +20,7 @@ use super::{
         FORMAT, HEAD, Head, Loc, MAX_PAYLOAD, RecordKind, SEGMENT_HEAD, SegmentHead, StoreKey, Tip,
     },
     recover::{self, Found},
+    redo::{self, Overwrite},
 };
 use crate::disk::{Disk, DiskFile};
 
@@ -83,6 +84,8 @@ pub(crate) struct Log {
     key: StoreKey,
     segment_bytes: u64,
     files: RwLock<BTreeMap<u32, Arc<dyn DiskFile>>>,
+    /// Nobody reads a record while it is being overwritten: half of each would look like damage.
+    overwriting: RwLock<()>,
     tail: Mutex<Tail>,
 }
 
@@ -132,6 +135,7 @@ impl Log {
             file: DIR.into(),
             source,
         })?;
+        finish_overwriting(&*disk, &key)?;
         let numbers = numbers(&*disk)?;
         let last = numbers.last().copied();
         let mut files = BTreeMap::new();
@@ -186,6 +190,7 @@ impl Log {
             key,
             segment_bytes,
             files: RwLock::new(files),
+            overwriting: RwLock::default(),
             tail,
         })
     }
@@ -277,8 +282,50 @@ impl Log {
         }
     }
 
+    /// Puts fragments without their bodies in the place of fragments with them, for good; each
+    /// payload is as long as the one before. Durable on return.
+    ///
+    /// # Errors
+    /// [`LogError`]; what is there then is whole once the log was opened anew, old or new.
+    pub(crate) fn strip(&self, payloads: &[(Loc, Vec<u8>)]) -> Result<(), LogError> {
+        let mut entries = Vec::with_capacity(payloads.len());
+        for (loc, payload) in payloads {
+            let before = self.read(*loc).map(|(head, _)| head);
+            // What is damaged holds nothing that could be read.
+            let Some(before) = before.filter(|_| payload.len() == loc.len as usize) else {
+                continue;
+            };
+            let head = Head {
+                kind: RecordKind::Stripped,
+                ..before
+            };
+            let mut record = Vec::with_capacity(HEAD + payload.len());
+            self.key.write(&mut record, head, payload);
+            entries.push(Overwrite {
+                segment: loc.segment,
+                offset: loc.offset,
+                record,
+            });
+        }
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let failed = |source| LogError::Write(Arc::new(source));
+        let _alone = self
+            .overwriting
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        // What an earlier one could not write comes first: its list is about to be replaced.
+        redo::finish(&*self.disk, &self.key, DIR).map_err(failed)?;
+        redo::overwrite(&*self.disk, &self.key, DIR, &entries).map_err(failed)
+    }
+
     /// Reads one record; `None` if it is not there or damaged.
     pub(crate) fn read(&self, loc: Loc) -> Option<(Head, Bytes)> {
+        let _whole = self
+            .overwriting
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
         let len = usize::try_from(loc.len).ok()?;
         if len > MAX_PAYLOAD {
             return None;
@@ -407,6 +454,14 @@ impl Tail {
             State::Closed => Err(LogError::Closed),
         }
     }
+}
+
+/// Ends what overwriting records began before a crash; before anything is read of the segments.
+pub(crate) fn finish_overwriting(disk: &dyn Disk, key: &StoreKey) -> Result<(), StoreError> {
+    redo::finish(disk, key, DIR).map_err(|source| StoreError::Io {
+        file: DIR.into(),
+        source,
+    })
 }
 
 /// Returns whether an index that reaches to `place`, with `last` as its last record, is of these

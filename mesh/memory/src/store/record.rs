@@ -22,7 +22,8 @@ const SEGMENT_MAGIC: &[u8; 7] = b"RHZSEG\n";
 const CHECKED: usize = 28;
 /// Set on the last record of a batch.
 const LAST: u8 = 1;
-const CHECKSUM: usize = 16;
+/// The length of a checksum, in bytes.
+pub(super) const CHECKSUM: usize = 16;
 
 /// What a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub(crate) enum RecordKind {
     Commit = 5,
     /// Takes the place of a commit record that the power took.
     Filler = 6,
+    /// A fragment whose body was taken from it, in a record as long as before.
+    Stripped = 7,
 }
 
 impl RecordKind {
@@ -50,6 +53,7 @@ impl RecordKind {
             Self::Evidence,
             Self::Commit,
             Self::Filler,
+            Self::Stripped,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)
@@ -200,7 +204,7 @@ impl StoreKey {
         SegmentHead::Damaged
     }
 
-    fn checksum(&self, head: &[u8], payload: &[u8]) -> [u8; CHECKSUM] {
+    pub(super) fn checksum(&self, head: &[u8], payload: &[u8]) -> [u8; CHECKSUM] {
         let mut hasher = blake3::Hasher::new_keyed(&self.checksum);
         hasher.update(head);
         hasher.update(payload);

@@ -1,6 +1,7 @@
 //! What survives what: torn tails, damage, full disks, failed syncs, lost power.
 
 mod index;
+mod strip;
 
 use std::{collections::BTreeMap, sync::Arc};
 

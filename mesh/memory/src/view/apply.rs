@@ -58,6 +58,7 @@ impl View {
         applying: &mut Applying,
         arrival: u64,
         batch: Vec<Opened>,
+        redacted: &BTreeSet<FragmentId>,
     ) -> Result<(BTreeMap<FragmentId, Applied>, Fresh), ViewError> {
         let shared = self.shared.clone();
         let txn = shared.store.write(Durability::None)?;
@@ -75,8 +76,18 @@ impl View {
                 // twice, and theirs four times.
                 let mut woken = BTreeSet::new();
                 for (key, items) in documents {
-                    let settled =
-                        self.apply_document(applying, &mut tables, key, items, &mut fresh)?;
+                    let of_document = items.iter().map(|opened| opened.id);
+                    let refused = of_document
+                        .filter(|id| redacted.contains(id))
+                        .map(|id| (id, Reason::Redacted))
+                        .collect();
+                    let settled = self.apply_document(
+                        applying,
+                        &mut tables,
+                        key,
+                        (items, refused),
+                        &mut fresh,
+                    )?;
                     for settled in settled {
                         let (id, verdict) = settled;
                         let is_final = !matches!(
@@ -112,7 +123,7 @@ impl View {
         applying: &mut Applying,
         tables: &mut Tables<'_>,
         key: DocKey,
-        items: Vec<Opened>,
+        (items, refused): (Vec<Opened>, BTreeMap<FragmentId, Reason>),
         fresh: &mut Fresh,
     ) -> Result<Vec<(FragmentId, Applied)>, ViewError> {
         let cell = self.documents.cell(&key);
@@ -130,7 +141,7 @@ impl View {
             key,
             live: &mut live,
             all: &items,
-            refused: BTreeMap::new(),
+            refused,
             outcome: None,
             verdicts: BTreeMap::new(),
         };
@@ -235,11 +246,11 @@ impl Applying {
             }
             Applied::Quarantined(reason) => {
                 self.forget_waiting(tables, &opened.id)?;
-                if tables
+                let is_news = tables
                     .states
                     .insert(id, STATE_REFUSED)?
-                    .is_none_or(|state| state.value() != STATE_REFUSED)
-                {
+                    .is_none_or(|state| state.value() != STATE_REFUSED);
+                if is_news && *reason != Reason::Redacted {
                     *self.refused.entry(key.space).or_default() += 1;
                     tracing::debug!(fragment = %opened.id.fmt_short(), %reason, "a fragment was refused by the view");
                 }
@@ -306,7 +317,7 @@ struct Attempt<'a, 'txn> {
     key: DocKey,
     live: &'a mut Live,
     all: &'a [&'a Opened],
-    /// Those of this attempt that automerge did not survive.
+    /// Those of this attempt that automerge did not survive, and those that were redacted.
     refused: BTreeMap<FragmentId, Reason>,
     outcome: Option<Outcome>,
     verdicts: BTreeMap<FragmentId, Applied>,

@@ -13,7 +13,7 @@ use super::{
     tables::{Tables, guarded},
 };
 use crate::{
-    FragmentId,
+    FragmentId, Reason,
     document::{DocIndex, DocKey},
 };
 
@@ -22,9 +22,10 @@ impl View {
     /// document that it claims to be of.
     ///
     /// Whatever else was applied to those documents, and whatever of their spaces was refused, is
-    /// as if it had never been applied: apply it again.
+    /// as if it had never been applied: apply it again. What was redacted stays so, unless it is
+    /// among these.
     ///
-    /// Returns whether there was anything to forget.
+    /// Returns whether there is anything to apply again.
     ///
     /// # Errors
     /// If the database fails; nothing is forgotten then.
@@ -51,6 +52,7 @@ impl View {
         gone: &BTreeMap<FragmentId, DocKey>,
     ) -> Result<bool, ViewError> {
         let mut is_any = false;
+        let mut is_more = false;
         let txn = self.shared.store.write(Durability::None)?;
         {
             let mut tables = Tables::open(&txn)?;
@@ -63,16 +65,21 @@ impl View {
                         documents.insert(*key);
                     }
                     Some(STATE_WAITING) => {
+                        // Later ones of its author may have waited for it to have its verdict.
+                        is_more = true;
                         applying.forget_waiting(&mut tables, id)?;
                         tables.states.remove(row)?;
                     }
-                    Some(STATE_REFUSED) => {}
+                    Some(STATE_REFUSED) => {
+                        tables.refused.remove(row)?;
+                        tables.states.remove(row)?;
+                    }
                     _ => continue,
                 }
                 is_any = true;
             }
             for key in &documents {
-                self.forget_document(&mut tables, key)?;
+                is_more |= self.forget_document(&mut tables, key, gone)?;
             }
             let spaces: BTreeSet<SpaceId> = if is_any {
                 gone.values().map(|key| key.space).collect()
@@ -80,14 +87,20 @@ impl View {
                 BTreeSet::new()
             };
             for space in spaces {
-                applying.forget_refused(&mut tables, &space)?;
+                is_more |= applying.forget_refused(&mut tables, &space)?;
             }
         }
         txn.commit()?;
-        Ok(is_any)
+        Ok(is_more)
     }
 
-    fn forget_document(&self, tables: &mut Tables<'_>, key: &DocKey) -> Result<(), ViewError> {
+    /// Returns whether it held anything but what is `gone`.
+    fn forget_document(
+        &self,
+        tables: &mut Tables<'_>,
+        key: &DocKey,
+        gone: &BTreeMap<FragmentId, DocKey>,
+    ) -> Result<bool, ViewError> {
         let cell = self.documents.cell(key);
         // Whoever composes on it waits, and nobody else.
         let mut document = lock(&cell);
@@ -98,8 +111,10 @@ impl View {
         let index = tables.index.get(row)?.map(|row| row.value().to_vec());
         let index = index.as_deref().map(DocIndex::decode);
         let index = index.map(|index| index.ok_or(ViewError::Damaged("the index of a document")));
+        let mut is_more = false;
         if let Some(index) = index.transpose()? {
             for change in index.changes() {
+                is_more |= !gone.contains_key(&change.fragment);
                 tables.states.remove(&change.fragment.as_bytes()[..])?;
             }
         }
@@ -108,7 +123,7 @@ impl View {
         withdraw(tables, key)?;
         drop(document);
         self.documents.keep(key, 0);
-        Ok(())
+        Ok(is_more)
     }
 
     /// Returns whether something that is here waits for this fragment.
@@ -118,21 +133,23 @@ impl View {
 }
 
 impl Applying {
-    /// Forgets what was refused in a space: it may have been for the sake of what is gone.
+    /// Forgets what was refused in a space: it may have been for the sake of what is gone. Returns
+    /// whether that was anything.
     fn forget_refused(
         &mut self,
         tables: &mut Tables<'_>,
         space: &SpaceId,
-    ) -> Result<(), ViewError> {
+    ) -> Result<bool, ViewError> {
         let mut of_space = Vec::new();
         for row in tables.refused.iter()? {
             let (id, row) = row?;
             let refused: Quarantined = serde_json::from_slice(row.value())
                 .map_err(|_| ViewError::Damaged("a refused fragment"))?;
-            if refused.space == *space {
+            if refused.space == *space && refused.reason != Reason::Redacted {
                 of_space.push(id.value().to_vec());
             }
         }
+        let is_any = !of_space.is_empty();
         for id in of_space {
             tables.refused.remove(&id[..])?;
             let state = tables
@@ -144,6 +161,6 @@ impl Applying {
             }
         }
         self.refused.remove(space);
-        Ok(())
+        Ok(is_any)
     }
 }

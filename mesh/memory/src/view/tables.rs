@@ -4,7 +4,11 @@
 //! a prefix of them, and the watermark among them says truly how far it goes. The replica replays
 //! the rest from its segments.
 
-use std::path::Path;
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    sync::{Arc, PoisonError, RwLock},
+};
 
 use redb::{
     Database, Durability, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, Table,
@@ -71,12 +75,35 @@ macro_rules! tables {
         pub(crate) struct ReadTables {
             pub(crate) meta: ReadOnlyTable<&'static str, u64>,
             $(pub(crate) $field: ReadOnlyTable<&'static [u8], &'static [u8]>,)*
+            /// Kept open while it is read, also when another file has taken its place.
+            _database: Arc<Database>,
         }
 
         impl ReadTables {
-            pub(crate) fn open(txn: &ReadTransaction) -> Result<Self, ViewError> {
-                Ok(Self { meta: txn.open_table(META)?, $($field: txn.open_table($definition)?,)* })
+            fn open(txn: &ReadTransaction, database: Arc<Database>) -> Result<Self, ViewError> {
+                Ok(Self {
+                    meta: txn.open_table(META)?,
+                    $($field: txn.open_table($definition)?,)*
+                    _database: database,
+                })
             }
+        }
+
+        /// Copies all rows of all tables.
+        fn copy(from: &ReadTransaction, to: &WriteTransaction) -> Result<(), ViewError> {
+            let (source, mut target) = (from.open_table(META)?, to.open_table(META)?);
+            for row in source.iter()? {
+                let (key, value) = row?;
+                target.insert(key.value(), value.value())?;
+            }
+            for definition in [$($definition,)* $($of,)*] {
+                let (source, mut target) = (from.open_table(definition)?, to.open_table(definition)?);
+                for row in source.iter()? {
+                    let (key, value) = row?;
+                    target.insert(key.value(), value.value())?;
+                }
+            }
+            Ok(())
         }
     };
 }
@@ -99,12 +126,16 @@ tables!(
 /// The open database.
 #[derive(Debug)]
 pub(crate) struct Store {
-    database: Database,
+    path: PathBuf,
+    /// Another one takes its place when the file is rewritten.
+    database: RwLock<Arc<Database>>,
 }
 
 impl Store {
     /// Opens or creates the database; `None` if what is there has another version or is damaged.
     pub(super) fn open(path: &Path) -> Result<Option<Self>, ViewError> {
+        // What rewriting left half done says nothing.
+        let _ = fs::remove_file(path.with_extension(ANEW));
         let database = match Database::builder()
             .set_cache_size(CACHE_BYTES)
             .set_check_integrity_on_open(true)
@@ -119,7 +150,10 @@ impl Store {
                 return Ok(None);
             }
         };
-        let store = Self { database };
+        let store = Self {
+            path: path.to_owned(),
+            database: RwLock::new(Arc::new(database)),
+        };
         match store.prepare() {
             Ok(true) => Ok(Some(store)),
             Ok(false) => Ok(None),
@@ -150,13 +184,53 @@ impl Store {
     }
 
     pub(super) fn write(&self, durability: Durability) -> Result<WriteTransaction, ViewError> {
-        let mut txn = self.database.begin_write()?;
+        let mut txn = self.database().begin_write()?;
         txn.set_durability(durability)?;
         Ok(txn)
     }
 
     pub(crate) fn read(&self) -> Result<ReadTables, ViewError> {
-        ReadTables::open(&self.database.begin_read()?)
+        let database = self.database();
+        ReadTables::open(&database.begin_read()?, database)
+    }
+
+    fn database(&self) -> Arc<Database> {
+        let database = self.database.read();
+        Arc::clone(&database.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts a copy in the place of the file, which holds what was deleted; durable on return.
+    ///
+    /// Call it only while nobody writes.
+    pub(super) fn rewrite(&self) -> Result<(), ViewError> {
+        let io = |source| ViewError::Io {
+            path: self.path.clone(),
+            source,
+        };
+        let partial = self.path.with_extension(ANEW);
+        match fs::remove_file(&partial) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
+            _ => {}
+        }
+        let copied = || -> Result<Database, ViewError> {
+            let anew = Database::builder()
+                .set_cache_size(CACHE_BYTES)
+                .create(&partial)?;
+            let to = anew.begin_write()?;
+            copy(&self.database().begin_read()?, &to)?;
+            to.commit()?;
+            fs::rename(&partial, &self.path).map_err(io)?;
+            if let Some(dir) = self.path.parent() {
+                File::open(dir).and_then(|dir| dir.sync_all()).map_err(io)?;
+            }
+            Ok(anew)
+        };
+        let anew = copied().inspect_err(|_| drop(fs::remove_file(&partial)))?;
+        *self
+            .database
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(anew);
+        Ok(())
     }
 
     /// Returns the documents that say what `prefix` stands for, with all tables if there are any.
@@ -168,11 +242,12 @@ impl Store {
         prefix: &[u8],
         limit: usize,
     ) -> Result<Option<(Vec<KeyValue>, ReadTables)>, ViewError> {
-        let txn = self.database.begin_read()?;
+        let database = self.database();
+        let txn = database.begin_read()?;
         let rows = with_prefix(&txn.open_table(SAME)?, prefix, limit)?;
         match rows.is_empty() {
             true => Ok(None),
-            false => Ok(Some((rows, ReadTables::open(&txn)?))),
+            false => Ok(Some((rows, ReadTables::open(&txn, database)?))),
         }
     }
 
@@ -244,6 +319,8 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, ViewError>) -> Result<
     })
 }
 
+/// The name's end of a copy that is to take the database's place.
+const ANEW: &str = "anew";
 /// Most bytes of the database that are kept in memory.
 const CACHE_BYTES: usize = 32 * 1024 * 1024;
 

@@ -7,7 +7,7 @@ use minicbor::{Decode, Encode};
 use rhizome_identity::{AgentId, SpaceId};
 
 use super::{Opened, apply::doc_key};
-use crate::{FragmentId, Header, document::DocKey};
+use crate::{DocId, FragmentId, Header, document::DocKey};
 
 /// Most fragments of one author that wait.
 pub const MAX_WAITING_PER_AUTHOR: usize = 256;
@@ -118,6 +118,15 @@ impl Waiting {
             .into_iter()
             .flat_map(move |all| all.range(range.clone()))
             .map(|(.., id)| *id)
+    }
+
+    /// Returns the waiting fragments of a document, whatever its shape.
+    pub(super) fn of_document(&self, space: &SpaceId, doc: &DocId) -> BTreeSet<FragmentId> {
+        let of_document = self
+            .waiters
+            .iter()
+            .filter(|(_, waiter)| (waiter.key.space, waiter.key.doc) == (*space, *doc));
+        of_document.map(|(id, _)| *id).collect()
     }
 
     /// Returns how many wait in each space.

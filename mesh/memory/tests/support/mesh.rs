@@ -216,6 +216,32 @@ impl Mesh {
         replica.wires(self.lane(), &ids, usize::MAX)
     }
 
+    /// Gives `to` all that `from` has and it lacks: records first, then fragments, the last first.
+    pub(crate) fn sync(&self, from: &Replica, to: &Replica) {
+        for lane in [Lane::Authority, self.lane()] {
+            from.flush().unwrap();
+            to.flush().unwrap();
+            let mut ids: Vec<Hash> = {
+                let set = from.id_set(lane);
+                let set = set.read().unwrap();
+                set.iter().copied().collect()
+            };
+            {
+                let set = to.id_set(lane);
+                let set = set.read().unwrap();
+                ids.retain(|id| !set.contains(id));
+            }
+            ids.reverse();
+            let wires = from.wires(lane, &ids, usize::MAX);
+            if lane == Lane::Authority {
+                to.admit_records(Some(from.node()), wires);
+            } else {
+                to.admit(from.node(), wires);
+            }
+        }
+        to.flush().unwrap();
+    }
+
     pub(crate) fn ids(&self, replica: &Replica) -> usize {
         Arc::clone(&replica.id_set(self.lane()))
             .read()

@@ -3,7 +3,7 @@
 use rhizome_identity::{AgentId, Hash, SpaceId};
 
 use crate::{
-    Fragment, FragmentId,
+    Fragment, FragmentId, Kind,
     store::{Loc, RecordKind},
 };
 
@@ -29,6 +29,8 @@ pub(crate) enum RowKind {
         blob: Option<Hash>,
         /// Whether it was written on this node.
         own: bool,
+        /// Whether it is a redaction, or came with one: opening reads it.
+        redacts: bool,
     },
     Authority,
     Body,
@@ -58,6 +60,7 @@ impl Row {
             prev: header.prev,
             blob: header.body_is_blob().then_some(header.body_hash),
             own,
+            redacts: header.kind == Kind::Redaction || fragment.redaction.is_some(),
         };
         Self {
             arrival,
@@ -83,8 +86,9 @@ impl Row {
                 prev,
                 blob,
                 own,
+                redacts,
             } => {
-                bytes.push(u8::from(*own));
+                bytes.push(u8::from(*own) | u8::from(*redacts) << 1);
                 bytes.extend_from_slice(space.as_bytes());
                 bytes.extend_from_slice(author.as_bytes());
                 bytes.extend_from_slice(&seq.to_be_bytes());
@@ -116,9 +120,10 @@ impl Row {
         let id = Hash::from_bytes(take(&mut rest)?);
         let kind = match number {
             1 => {
-                let [own] = take(&mut rest)?;
+                let [marks] = take(&mut rest)?;
                 RowKind::Fragment {
-                    own: own == 1,
+                    own: marks & 1 != 0,
+                    redacts: marks & 2 != 0,
                     space: SpaceId::from_bytes(take(&mut rest)?),
                     author: AgentId::from_bytes(take(&mut rest)?),
                     seq: u64::from_be_bytes(take(&mut rest)?),

@@ -18,6 +18,7 @@ fn row(arrival: u64) -> Row {
         prev: (arrival > 1).then(|| FragmentId::from_bytes([3; 32])),
         blob: arrival.is_multiple_of(7).then(|| Hash::of(b"blob")),
         own: arrival.is_multiple_of(2),
+        redacts: false,
     };
     Row {
         arrival,
