@@ -17,7 +17,10 @@ use iroh_blobs::{
     },
     store::{
         GcConfig,
-        fs::{FsStore, options::Options},
+        fs::{
+            FsStore,
+            options::{Options, PathOptions},
+        },
     },
 };
 use rhizome_identity::{Hash, NodeId};
@@ -27,7 +30,7 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{Instrument, debug, debug_span};
+use tracing::{Instrument, debug, debug_span, warn};
 
 pub use self::files::{FetchProgress, FileError, ProviderError};
 use crate::net::{StartError, endpoint::Net, sync::Sync};
@@ -49,6 +52,8 @@ const RETRY_EVERY: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone)]
 pub(crate) struct Blobs {
     store: FsStore,
+    /// Where the store keeps the content of what is long.
+    files: Arc<PathOptions>,
     wants: mpsc::Sender<Hash>,
     sweep: Arc<Notify>,
 }
@@ -64,6 +69,7 @@ impl Blobs {
             interval: COLLECT_EVERY,
             add_protected: None,
         });
+        let files = Arc::new(options.path.clone());
         let loaded = FsStore::load_with_opts(dir.join("blobs.db"), options).await;
         let store = loaded.map_err(|e| StartError::Blobs {
             path: dir.to_owned(),
@@ -72,6 +78,7 @@ impl Blobs {
         let (wants, wanted) = mpsc::channel(WANT_QUEUE);
         let blobs = Self {
             store,
+            files,
             wants,
             sweep: Arc::new(Notify::new()),
         };
@@ -106,6 +113,25 @@ impl Blobs {
             Ok(())
         } else {
             Err(io::Error::other("the body file does not match its hash"))
+        }
+    }
+
+    /// Lets a redacted body go: nobody is served it any more, and its content leaves the disk.
+    ///
+    /// The store itself deletes only what it collects, within the hour, and has no call for one
+    /// body; what is left to it then is an entry without content.
+    pub(crate) async fn withdraw(&self, hash: Hash) {
+        if let Err(error) = self.store.tags().delete(tag(hash)).await {
+            debug!(%hash, %error, "a redacted body keeps its tag");
+        }
+        let blob = BlobHash::from_bytes(*hash.as_bytes());
+        for path in [self.files.data_path(&blob), self.files.outboard_path(&blob)] {
+            match tokio::fs::remove_file(&path).await {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    warn!(%hash, %error, "a redacted body cannot be removed");
+                }
+                _ => {}
+            }
         }
     }
 
@@ -283,6 +309,10 @@ impl Fetch {
             Ok(Ok(())) => true,
             Ok(Err(error)) => {
                 debug!(%error, "body not taken by the replica");
+                // Redacted meanwhile, perhaps: it is left to be collected.
+                if let Err(error) = self.store.tags().delete(tag(self.hash)).await {
+                    debug!(%error, "body keeps its tag");
+                }
                 false
             }
             Err(_) => false,

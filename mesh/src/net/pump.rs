@@ -50,9 +50,12 @@ impl Pump {
 
     /// Tells sync what became durable, answers who asked for it, and fetches bodies, until `stop`.
     pub(crate) async fn notify(self, mut events: Receiver<Event>, stop: CancellationToken) {
+        // What was redacted while nobody listened.
+        self.withdraw_redacted().await;
         while let Some(turn) = next_turn(&mut events, &stop).await {
             if turn.missed {
                 self.blobs.sweep();
+                self.withdraw_redacted().await;
             }
             let mut answers: BTreeMap<_, Vec<Hash>> = BTreeMap::new();
             for event in turn.events {
@@ -67,12 +70,21 @@ impl Pump {
                         self.sync.stored(lane, id, own).await;
                     }
                     Event::BodyWanted(hash) => self.blobs.want(hash),
+                    Event::BodyGone(hash) => self.blobs.withdraw(hash).await,
                     _ => {}
                 }
             }
             for (peer, ids) in answers {
                 self.sync.send(&peer, kind::HELD, acks::encode(&ids).into());
             }
+        }
+    }
+
+    async fn withdraw_redacted(&self) {
+        let replica = self.replica.clone();
+        let bodies = tokio::task::spawn_blocking(move || replica.redacted_bodies());
+        for body in bodies.await.unwrap_or_default() {
+            self.blobs.withdraw(body).await;
         }
     }
 
