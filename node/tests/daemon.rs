@@ -42,6 +42,8 @@ mod network;
 mod pool;
 #[path = "daemon/profiles.rs"]
 mod profiles;
+#[path = "daemon/redact.rs"]
+mod redact;
 #[path = "daemon/remote.rs"]
 mod remote;
 #[path = "daemon/resume.rs"]

@@ -154,6 +154,9 @@ __all__ = [
     "Recalled",
     "RecipeBody",
     "Recovery",
+    "RedactBody",
+    "RedactReceipt",
+    "Redaction",
     "RefusedLine",
     "Replicated",
     "RestoreBody",
@@ -2623,6 +2626,53 @@ class Recovery(Model):
 
 
 @dataclass(frozen=True)
+class RedactBody(Model):
+    """`POST /v1/memory/{doc}/redact`: what is to be redacted, and why."""
+
+    # Name or id of the agent that redacts it; its author if that is an agent of this node, else the node's own. Refused from a guest.
+    agent: Optional[str] = None
+    # Why, in one line that every reader of the space will see.
+    reason: Optional[str] = None
+    # Space; all readable ones by default.
+    space: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class RedactReceipt(Model):
+    """The receipt for a redaction: durable on this node, and the bodies off its disk."""
+
+    # The document.
+    doc: str
+    # How many fragments of it the agent may not redact: they stay.
+    left: int
+    # The fragments that redact it, as `why` takes them.
+    redactions: List[str]
+    # Schema number.
+    schema: int
+    # Its space.
+    space: str
+    # How many fragments lost their body.
+    taken: int
+
+
+@dataclass(frozen=True)
+class Redaction(Model):
+    """Who redacted something, and why."""
+
+    # When its author says it was signed, in Unix milliseconds.
+    at_ms: int
+    # Who signed it.
+    author: Named
+    # The node it was signed on.
+    node: Named
+    # The fragment that says so, as `why` takes it.
+    redaction: str
+    # The author's reason, if it gave one that can be read here.
+    reason: Optional[str] = None
+    _nested: ClassVar[Dict[str, str]] = {'author': 'Named', 'node': 'Named'}
+
+
+@dataclass(frozen=True)
 class RefusedLine(Model):
     """A line, or a part of one, that was not taken."""
 
@@ -4073,9 +4123,11 @@ class Why(Model):
     carried: Optional[bool] = None
     # The place in the chain up to which it counts; absent if nothing of it does.
     up_to: Optional[int] = None
+    # By whom, and why.
+    redacted: Optional[Redaction] = None
     # Why.
     reason: Optional[str] = None
-    _nested: ClassVar[Dict[str, str]] = {'author': 'Named', 'chain': '[WhyRecord]', 'node': 'Named', 'space': 'Named', 'fork': 'Fork', 'named_by_author': 'Named', 'by': '[WhyRecord]'}
+    _nested: ClassVar[Dict[str, str]] = {'author': 'Named', 'chain': '[WhyRecord]', 'node': 'Named', 'space': 'Named', 'fork': 'Fork', 'named_by_author': 'Named', 'by': '[WhyRecord]', 'redacted': 'Redaction'}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ use super::{
         import::{ImportBody, Imported},
         memory::{
             ListParams, MemoryHistory, MemoryList, MemoryShown, PublishBody, Published, RecallBody,
-            Recalled, RetractParams, WatchEvent, WatchParams, Why,
+            Recalled, RedactBody, RedactReceipt, RetractParams, WatchEvent, WatchParams, Why,
         },
         node::SelfInfo,
     },
@@ -77,6 +77,14 @@ pub(super) fn table() -> Table {
             history,
             "List what was ever said in a memory",
         )
+        .route(
+            MEMORY,
+            Method::POST,
+            "/v1/memory/{doc}/redact",
+            redact,
+            "Take what a memory says off every disk, for good",
+        )
+        .creates()
         .route(
             MEMORY,
             Method::POST,
@@ -169,6 +177,15 @@ async fn retract(
     Params(params): Params<RetractParams>,
 ) -> Answer<Published> {
     node.retract(&caller, &doc, params).await.map(Json)
+}
+
+async fn redact(
+    State(node): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(doc): Path<String>,
+    JsonBody(body): JsonBody<RedactBody>,
+) -> Answer<RedactReceipt> {
+    node.redact(&caller, &doc, body).await.map(Json)
 }
 
 async fn import(

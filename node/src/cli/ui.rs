@@ -1,6 +1,6 @@
 //! Where output goes: data to standard output, progress and status to standard error.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -69,6 +69,25 @@ impl Ui {
     /// Says something about the work on standard error; never part of the data.
     pub(crate) fn status(self, line: &str) {
         say(line);
+    }
+
+    /// Asks whether to go on; fails with `refused` and `hint` unless the answer is yes.
+    pub(crate) fn ask(self, question: &str, refused: &str, hint: &str) -> Result<(), Failure> {
+        if self.json || !io::stdin().is_terminal() {
+            return Err(Failure::usage(
+                "nobody can be asked whether to do this",
+                hint,
+            ));
+        }
+        let mut stderr = io::stderr().lock();
+        write!(stderr, "{question} [y/N] ")?;
+        stderr.flush()?;
+        let mut answer = String::new();
+        io::stdin().lock().read_line(&mut answer)?;
+        match answer.trim() {
+            "y" | "Y" | "yes" => Ok(()),
+            _ => Err(Failure::usage(refused, hint)),
+        }
     }
 
     /// Returns `text` in bold on a terminal.

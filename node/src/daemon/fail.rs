@@ -30,6 +30,9 @@ pub(crate) fn publish(error: PublishError) -> ApiError {
         PublishError::NoMesh => (StatusCode::CONFLICT, "no_mesh"),
         PublishError::UnknownSpace(_) => (StatusCode::NOT_FOUND, "unknown_space"),
         PublishError::NoKey { .. } => (StatusCode::FORBIDDEN, "no_key"),
+        PublishError::NothingToRedact(_) => (StatusCode::NOT_FOUND, "not_found"),
+        PublishError::NotRedactable(_) => (StatusCode::FORBIDDEN, "denied"),
+        PublishError::LongReason { .. } => (StatusCode::BAD_REQUEST, "bad_request"),
         PublishError::OverShare(_) => (StatusCode::TOO_MANY_REQUESTS, "over_share"),
         PublishError::Compose(_) | PublishError::TooLarge { .. } | PublishError::Fragment(_) => {
             (StatusCode::BAD_REQUEST, "bad_draft")

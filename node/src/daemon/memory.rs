@@ -1,10 +1,12 @@
 //! Memories: publish, recall, show, why.
 //!
 //! [`guard`] keeps secrets out, [`again`] counts what is said a second time, [`list`] lists a page at
-//! a time, [`watch`] tells what arrives, [`retract`] takes a memory back and tells its history.
+//! a time, [`watch`] tells what arrives, [`retract`] takes a memory back and tells its history,
+//! [`redact`] takes what it said off every disk.
 mod again;
 mod guard;
 mod list;
+mod redact;
 mod retract;
 mod watch;
 
@@ -227,7 +229,7 @@ impl Node {
     ) -> Result<MemoryShown, ApiError> {
         let scope = caller.readable(self, space)?;
         let doc = parse_doc(doc)?;
-        let found = self.find_memory(scope, doc).await?;
+        let found = self.find_memory(scope.clone(), doc).await?;
         if found.as_ref().is_some_and(|item| item.retracted) {
             return Err(
                 ApiError::not_found(format!("the memory {doc} was taken back"))
@@ -235,8 +237,10 @@ impl Node {
             );
         }
         let item = found.ok_or_else(|| {
-            ApiError::not_found(format!("no memory with the document id {doc} is here"))
-                .hint("`rhizome memory list` shows what is here")
+            self.redaction_of(&scope, doc).unwrap_or_else(|| {
+                ApiError::not_found(format!("no memory with the document id {doc} is here"))
+                    .hint("`rhizome memory list` shows what is here")
+            })
         })?;
         let memory = self.memory_of(&self.replica.authority(), item);
         let mut compared = self.compare(caller, vec![memory], |memory| memory).await?;
@@ -370,6 +374,9 @@ impl Node {
                 named_by_author: Some(names.agent(&named_by_author)),
             },
             State::Quarantined { reason } => WhyState::Quarantined { reason },
+            State::Redacted(by) => WhyState::Redacted {
+                redacted: redact::redaction(authority, by),
+            },
             State::SetAside { up_to, by, carried } => WhyState::SetAside {
                 up_to,
                 by: by

@@ -239,6 +239,55 @@ pub struct RetractParams {
     pub space: Option<String>,
 }
 
+/// `POST /v1/memory/{doc}/redact`: what is to be redacted, and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RedactBody {
+    /// Name or id of the agent that redacts it; its author if that is an agent of this node, else the node's own. Refused from a guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// Space; all readable ones by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<String>,
+    /// Why, in one line that every reader of the space will see.
+    #[serde(default)]
+    pub reason: String,
+}
+
+/// The receipt for a redaction: durable on this node, and the bodies off its disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RedactReceipt {
+    /// Schema number.
+    #[serde(default = "schema_number")]
+    pub schema: u32,
+    /// The document.
+    pub doc: String,
+    /// Its space.
+    pub space: String,
+    /// The fragments that redact it, as `why` takes them.
+    pub redactions: Vec<String>,
+    /// How many fragments lost their body.
+    pub taken: u64,
+    /// How many fragments of it the agent may not redact: they stay.
+    pub left: u64,
+}
+
+/// Who redacted something, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Redaction {
+    /// The fragment that says so, as `why` takes it.
+    pub redaction: String,
+    /// Who signed it.
+    pub author: Named,
+    /// The node it was signed on.
+    pub node: Named,
+    /// When its author says it was signed, in Unix milliseconds.
+    pub at_ms: u64,
+    /// The author's reason, if it gave one that can be read here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
 /// `GET /v1/memory/{doc}/history`: what was ever said of it, the latest first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryHistory {
@@ -417,6 +466,11 @@ pub enum WhyState {
         by: Vec<WhyRecord>,
         /// Whether it is kept because something that counts builds on it.
         carried: bool,
+    },
+    /// Its body was taken for good; the signed header stays.
+    Redacted {
+        /// By whom, and why.
+        redacted: Redaction,
     },
     /// Kept and replicated, never applied.
     Quarantined {

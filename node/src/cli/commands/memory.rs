@@ -1,4 +1,4 @@
-//! `rhizome memory publish|recall|show|history|list|retract|watch|why|import`.
+//! `rhizome memory publish|recall|show|history|list|retract|redact|watch|why|import`.
 
 mod files;
 
@@ -11,7 +11,7 @@ use super::{Context, Failure, short};
 use crate::{
     api::types::memory::{
         Memory, MemoryHistory, MemoryList, MemoryShown, PublishBody, Published, RecallBody,
-        Recalled, WatchEvent, Why, WhyRecord, WhyState,
+        Recalled, RedactBody, RedactReceipt, WatchEvent, Why, WhyRecord, WhyState,
     },
     cli::{
         client::{encode, with_query},
@@ -47,7 +47,7 @@ pub(crate) enum Verb {
     },
     /// Take a memory back: no node shows it any more; its signed history stays
     #[command(
-        after_help = "A memory that holds a secret is hidden by this, not erased: change the secret."
+        after_help = "A memory that holds a secret is hidden by this, not erased: use `rhizome memory redact`,\nand change the secret."
     )]
     Retract {
         /// Document id
@@ -58,6 +58,29 @@ pub(crate) enum Verb {
         /// Space, by name or id
         #[arg(long)]
         space: Option<String>,
+    },
+    /// Redact a memory: what it says goes from the disk of every node, for good; its signed headers stay
+    #[command(after_help = "Example:
+  rhizome memory redact 4f3c… --reason 'held a live token' --yes
+
+Its author may, another agent of that node, and an admin of the space. A node that is offline
+does it when it comes back. Nobody can make a person forget, nor a node that will not obey: a
+secret that was published has to be changed all the same.")]
+    Redact {
+        /// Document id
+        doc: String,
+        /// Why, in one line that every reader of the space will see
+        #[arg(long, default_value = "")]
+        reason: String,
+        /// Agent to speak as, by name or id; its author by default, or the node's own
+        #[arg(long)]
+        agent: Option<String>,
+        /// Space, by name or id
+        #[arg(long)]
+        space: Option<String>,
+        /// Do not ask first
+        #[arg(long)]
+        yes: bool,
     },
     /// Bring in the file of the reference MCP memory server
     #[command(
@@ -188,6 +211,43 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
                 return context.ui.object(&published);
             }
             context.ui.line(&format!("took back {}", published.doc))
+        }
+        Verb::Redact {
+            doc,
+            reason,
+            agent,
+            space,
+            yes,
+        } => {
+            if !yes {
+                context.ui.ask(
+                    "Take what this memory says off the disk of every node, for good?",
+                    "nothing was redacted",
+                    "add `--yes`",
+                )?;
+            }
+            let body = RedactBody {
+                agent,
+                space,
+                reason,
+            };
+            let path = format!("/v1/memory/{}/redact", encode(&doc));
+            let receipt: RedactReceipt = context.client.post(&path, &body).await?;
+            if context.ui.is_json() {
+                return context.ui.object(&receipt);
+            }
+            let RedactReceipt {
+                doc, taken, left, ..
+            } = receipt;
+            context.ui.line(&format!(
+                "redacted {doc} : {taken} bodies are gone from here"
+            ))?;
+            if left > 0 {
+                context.ui.status(&format!(
+                    "{left} more are of others and stay: their authors may redact them, or an admin of the space"
+                ));
+            }
+            Ok(())
         }
         Verb::Import(args) => super::import::run(context, args).await,
         Verb::List {
@@ -438,6 +498,16 @@ async fn why(context: &Context, fragment: &str) -> Result<(), Failure> {
             )
         }
         WhyState::Quarantined { reason } => format!("in quarantine: {reason}"),
+        WhyState::Redacted { redacted: by } => format!(
+            "redacted by {} on {} at {}{}",
+            by.author,
+            by.node,
+            utc(by.at_ms),
+            by.reason
+                .as_ref()
+                .map(|reason| format!(" because: {reason}"))
+                .unwrap_or_default()
+        ),
         WhyState::SetAside { up_to, by, carried } => set_aside(*up_to, by, *carried),
         WhyState::Other { what } => what.clone(),
     };

@@ -127,7 +127,9 @@ fn screen(rule: SecretRule, place: &str, text: &mut String) -> Result<(), ApiErr
             )
             .hint(
                 "nothing was published: say where the secret is kept instead of what it is; \
-                 `memory.secrets` in config.json can be `redact` or `allow`",
+                 `memory.secrets` in config.json can be `redact` or `allow`. What was published \
+                 before goes from every node with `rhizome memory redact <document>`; change the \
+                 secret all the same",
             )),
         },
     }

@@ -1,7 +1,7 @@
 //! `rhizome mcp install|uninstall`: a client's configuration, changed after the change was shown.
 use std::{
     fs,
-    io::{self, BufRead, IsTerminal, Write},
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
@@ -216,7 +216,11 @@ fn change(
         ui.line(changed.diff.trim_end())?;
     }
     if !which.yes {
-        ask(ui.is_json())?;
+        ui.ask(
+            "Write this?",
+            "nothing was written",
+            "add `--yes`, or look with `--dry-run`",
+        )?;
     }
     changed.backup =
         write(&path, before.as_deref(), &after)?.map(|path| path.display().to_string());
@@ -363,22 +367,6 @@ fn keep(path: &Path) -> io::Result<PathBuf> {
         }
     }
     Err(io::Error::other("there are too many copies of it already"))
-}
-
-fn ask(is_json: bool) -> Result<(), Failure> {
-    let refused = |message: &str| Failure::usage(message, "add `--yes`, or look with `--dry-run`");
-    if is_json || !io::stdin().is_terminal() {
-        return Err(refused("nobody can be asked whether to write this"));
-    }
-    let mut stderr = io::stderr().lock();
-    write!(stderr, "Write this? [y/N] ")?;
-    stderr.flush()?;
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
-    match answer.trim() {
-        "y" | "Y" | "yes" => Ok(()),
-        _ => Err(refused("nothing was written")),
-    }
 }
 
 /// Returns what differs, as `diff -u` says it: all edits are in one place.
