@@ -159,6 +159,22 @@ fn a_node_alone_remembers_explains_and_resumes() {
     ]);
     assert!(unknown.contains("rumour"), "{unknown}");
 
+    let slip = node.json(&[
+        "memory", "publish", "--space", "findings", "--kind", "fact", "--title", "a slip",
+    ]);
+    let slip = slip[0]["doc"].as_str().unwrap();
+    let unasked = node.refused(&["memory", "redact", slip]);
+    assert!(unasked.contains("--yes"), "{unasked}");
+    let redacted = node.ok(&["memory", "redact", slip, "--yes", "--reason", "it slipped"]);
+    assert!(redacted.contains(slip), "{redacted}");
+    let gone = node.refused(&["memory", "show", slip]);
+    assert!(
+        gone.contains("redacted by") && gone.contains("it slipped"),
+        "{gone}"
+    );
+    let again = node.refused(&["memory", "redact", slip, "--yes"]);
+    assert!(again.contains("redacted by"), "{again}");
+
     let checkpoint = [
         "context",
         "checkpoint",

@@ -13,7 +13,7 @@ use rhizome_identity::{AgentId, Authority, Denied, Hash, Reach, SpaceId, verify_
 
 pub use self::verdict::{Missing, RejectReason, Verdict};
 use crate::{
-    Fragment, FragmentId, Header,
+    Fragment, FragmentId,
     chain::{Chain, Position, is_within},
     fragment::DOMAIN,
     store::{Row, RowKind},
@@ -328,16 +328,6 @@ impl Admission {
             .is_some_and(|chain| chain.counts(id, seq))
     }
 
-    /// Returns whether a fragment counts, or will if it is what stands in its place of the chain:
-    /// what is before it need not be here.
-    pub(crate) fn may_count(&self, authority: &Authority, header: &Header, id: FragmentId) -> bool {
-        let known = self
-            .chain(&header.author, &header.space)
-            .and_then(|chain| chain.id_at(header.seq));
-        let reach = authority.reach(&header.author, &header.space);
-        is_within(reach, id, header.seq) && known.is_none_or(|known| known == id)
-    }
-
     /// Returns the chains that do not count as a whole.
     pub fn curtailed(&self) -> impl Iterator<Item = (SpaceId, AgentId)> + '_ {
         self.chains
@@ -414,16 +404,9 @@ impl Admission {
         }
     }
 
-    /// Returns whether a position is known, by this id, although the chain has a gap before it.
-    pub(crate) fn knows(
-        &self,
-        author: &AgentId,
-        space: &SpaceId,
-        seq: u64,
-        id: FragmentId,
-    ) -> bool {
-        self.chain(author, space)
-            .is_some_and(|chain| chain.id_at(seq) == Some(id))
+    /// Returns what stands at a position, as far as that is known; there may be a gap before it.
+    pub(crate) fn id_at(&self, author: &AgentId, space: &SpaceId, seq: u64) -> Option<FragmentId> {
+        self.chain(author, space)?.id_at(seq)
     }
 
     fn chain(&self, author: &AgentId, space: &SpaceId) -> Option<&Chain> {

@@ -22,6 +22,7 @@ use rhizome_identity::{
 
 use crate::{
     Admission, DocId, Fragment, FragmentError, FragmentId, Header, Kind, MAX_DEPS, MAX_ENVELOPE,
+    chain::is_within,
     fragment::{DOMAIN, read_envelope},
 };
 
@@ -86,6 +87,17 @@ fn names(redaction: &Header, id: &FragmentId, header: &Header) -> bool {
     header.kind != Kind::Redaction
         && (redaction.space, redaction.doc) == (header.space, header.doc)
         && redaction.deps.contains(id)
+}
+
+/// Returns whether a redaction counts, or will if it is what stands in its place of its author's
+/// chain: what is before it need not be here.
+fn may_count(authority: &Authority, admission: &Admission, notice: &Notice) -> bool {
+    let Header {
+        author, space, seq, ..
+    } = notice.header;
+    let known = admission.id_at(&author, &space, seq);
+    is_within(authority.reach(&author, &space), notice.id, seq)
+        && known.is_none_or(|known| known == notice.id)
 }
 
 /// What the author of a redaction may take beyond what it wrote itself.
@@ -216,7 +228,7 @@ impl Redactions {
                 standing.right = Right::of(records, header);
             }
             let is_cut_off = |right: &Right| right.is_cut_off(header, records, authority);
-            standing.counts = admission.may_count(authority, header, entry.notice.id)
+            standing.counts = may_count(authority, admission, &entry.notice)
                 && !standing.right.as_ref().is_some_and(is_cut_off);
             if (counted, was_judged) != (standing.counts, standing.right.is_some()) {
                 changed.extend(header.deps.iter().copied());

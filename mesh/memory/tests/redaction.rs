@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use mesh::Mesh;
-use rhizome_identity::{Hash, SpaceKey, issue, open_body, record::Cut, seal_body};
+use rhizome_identity::{Hash, Role, SpaceKey, issue, open_body, record::Cut, seal_body};
 use rhizome_memory::{
     DocId, Draft, FileEdit, FilePath, FileRequest, Fragment, FragmentId, Kind, ListQuery,
     PublishError, Published, RecallQuery, RedactRequest, RejectReason, Replica, Verdict, WhyState,
@@ -29,8 +29,12 @@ struct Lab {
 
 impl Lab {
     fn of(nodes: u8) -> Self {
-        let mesh = Mesh::of(nodes);
-        let dirs: Vec<_> = (0..nodes).map(|_| tempfile::tempdir().unwrap()).collect();
+        Self::over(Mesh::of(nodes))
+    }
+
+    fn over(mesh: Mesh) -> Self {
+        let nodes = mesh.nodes.iter();
+        let dirs: Vec<_> = nodes.map(|_| tempfile::tempdir().unwrap()).collect();
         let nodes = dirs.iter().enumerate();
         let nodes = nodes.map(|(n, dir)| mesh.open(n, dir.path())).collect();
         Self { mesh, dirs, nodes }
@@ -287,6 +291,68 @@ fn a_redacted_memory_is_gone_from_every_node_also_from_one_that_comes_back_later
     }
     lab.settle();
     lab.assert_quiet();
+}
+
+#[test]
+fn a_relay_that_cannot_read_obeys_as_well() {
+    let mut mesh = Mesh::of(2);
+    mesh.join_as(70, Role::Relay);
+    let lab = Lab::over(mesh);
+    let said = lab.say(1, secret("of node 1"));
+    let mut long = secret("a long one");
+    long.text = "unpressed ".repeat(20_000);
+    let long = lab.say(1, long);
+    lab.settle();
+    let bodies = ciphertexts(&lab, &[said, long]);
+    let held: Vec<u8> = files(lab.dirs[2].path())
+        .iter()
+        .flat_map(|file| std::fs::read(file).unwrap())
+        .collect();
+    assert!(bodies.iter().all(|body| contains(&held, body)));
+    let why = lab.nodes[2].why(&said.id).unwrap().unwrap();
+    assert!(matches!(why.state, WhyState::Unreadable { .. }));
+    lab.redact(1, said.doc).unwrap();
+    lab.redact(1, long.doc).unwrap();
+    lab.settle();
+    for node in 0..3 {
+        lab.assert_gone(node, &bodies);
+    }
+    lab.assert_quiet();
+    let why = lab.nodes[2].why(&said.id).unwrap().unwrap();
+    let WhyState::Redacted(by) = why.state else {
+        panic!("{:?}", why.state);
+    };
+    assert_eq!(by.reason, None, "it cannot read that either");
+}
+
+#[test]
+fn who_speaks_for_a_node_takes_what_was_written_there_unless_bound_to_its_own() {
+    let lab = Lab::over(Mesh::with_agents(2));
+    // Both agents are of one node, and one store is enough.
+    let replica = &lab.nodes[0];
+    let said = lab
+        .mesh
+        .try_publish_draft(1, replica, secret("of the other"));
+    let said = said.unwrap();
+    let mut request = lab.request(said.doc);
+    request.own_only = true;
+    let agent = &lab.mesh.nodes[0].agent;
+    let refused = replica.redact(agent, &request).unwrap_err();
+    assert!(
+        matches!(refused, PublishError::NotRedactable(_)),
+        "{refused}"
+    );
+    request.reason = "x".repeat(501);
+    let refused = replica.redact(agent, &request).unwrap_err();
+    assert!(
+        matches!(refused, PublishError::LongReason { size: 501 }),
+        "{refused}"
+    );
+    request.reason = String::new();
+    request.own_only = false;
+    let redacted = replica.redact(agent, &request).unwrap();
+    assert_eq!((redacted.taken, redacted.left), (1, 0));
+    lab.assert_gone(0, &[]);
 }
 
 #[test]

@@ -41,6 +41,9 @@ const GATHER: Duration = Duration::from_millis(10);
 const GATHERED: u64 = 64;
 /// The longest wait for the view before a publisher looks again.
 const PROGRESS: Duration = Duration::from_millis(50);
+/// After the files of the view were rewritten they are left alone for so many times as long as that
+/// took, so that a member that redacts on and on takes a tenth of a node's time and no more.
+const PURGE_REST: u32 = 9;
 /// The version byte in front of the change in a body.
 pub(super) const BODY_VERSION: u8 = 1;
 
@@ -99,6 +102,8 @@ struct Shared {
     is_flush_due: bool,
     /// Files of the view hold what was redacted, and no reader shall wait until they do not.
     is_purge_due: bool,
+    /// They are not rewritten again before this.
+    rests_until: Option<Instant>,
     stopping: bool,
     dead: bool,
 }
@@ -142,6 +147,7 @@ impl Applier {
             is_led: false,
             is_flush_due: false,
             is_purge_due: false,
+            rests_until: None,
             stopping: false,
             dead: false,
         };
@@ -282,7 +288,12 @@ impl Applier {
             match job {
                 Job::Step(step) => self.perform(inner, step),
                 Job::Flush => inner.flush_index(),
-                Job::Purge => inner.purge_view(),
+                Job::Purge => {
+                    let begun = Instant::now();
+                    inner.purge_view();
+                    let rest = begun.elapsed() * PURGE_REST;
+                    self.shared().rests_until = Instant::now().checked_add(rest);
+                }
             }
         }
     }
@@ -335,7 +346,9 @@ impl Applier {
             if std::mem::take(&mut shared.is_flush_due) {
                 return Some(Job::Flush);
             }
-            if std::mem::take(&mut shared.is_purge_due) {
+            let resting = shared.resting();
+            if shared.is_purge_due && resting.is_none() {
+                shared.is_purge_due = false;
                 return Some(Job::Purge);
             }
             let left = shared.gathering();
@@ -348,10 +361,16 @@ impl Applier {
             } else if let Some(step) = shared.take_step() {
                 return Some(Job::Step(step));
             }
-            shared = self
-                .work
-                .wait(shared)
-                .unwrap_or_else(PoisonError::into_inner);
+            shared = match resting {
+                Some(left) => {
+                    let waited = self.work.wait_timeout(shared, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self
+                    .work
+                    .wait(shared)
+                    .unwrap_or_else(PoisonError::into_inner),
+            };
         }
         None
     }
@@ -385,6 +404,13 @@ impl Shared {
         GATHER
             .checked_sub(self.gathers_since?.elapsed())
             .filter(|left| !left.is_zero())
+    }
+
+    /// Returns how much longer the files of the view are left alone, if they are to be rewritten.
+    fn resting(&self) -> Option<Duration> {
+        let until = self.rests_until.filter(|_| self.is_purge_due)?;
+        let left = until.checked_duration_since(Instant::now())?;
+        (!left.is_zero()).then_some(left)
     }
 
     /// Takes what is next, and with it the role of applying; `None` if there is nothing to do.

@@ -349,7 +349,7 @@ fn restore(
     }
     // What a commit record names and no record is left of was here: its position is taken.
     for tip in tail.tips.values() {
-        if !admission.knows(&tip.author, &tip.space, tip.seq, tip.id) {
+        if admission.id_at(&tip.author, &tip.space, tip.seq) != Some(tip.id) {
             admission.restore_lost(tip.author, tip.space, tip.seq, tip.id, tip.prev);
             report.lost.push(tip.id);
         }

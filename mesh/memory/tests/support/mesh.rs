@@ -110,6 +110,11 @@ impl Mesh {
 
     /// Lets one more node in, which comes last.
     pub(crate) fn join(&mut self, seed: u8) {
+        self.join_as(seed, Role::Writer);
+    }
+
+    /// Lets one more node in with this role.
+    pub(crate) fn join_as(&mut self, seed: u8, role: Role) {
         let node = Node {
             key: NodeKey::from_seed([seed; 32]),
             agent: AgentKey::from_seed([seed.wrapping_add(100); 32]),
@@ -121,7 +126,7 @@ impl Mesh {
             &self.authority(),
             node.key.id(),
             "joiner",
-            Role::Writer,
+            role,
             &[self.space],
             &keys,
             None,

@@ -1,6 +1,7 @@
 //! `rhizome memory publish|recall|show|history|list|retract|redact|watch|why|import`.
 
 mod files;
+mod redact;
 
 use std::{collections::BTreeMap, io::Read};
 
@@ -11,7 +12,7 @@ use super::{Context, Failure, short};
 use crate::{
     api::types::memory::{
         Memory, MemoryHistory, MemoryList, MemoryShown, PublishBody, Published, RecallBody,
-        Recalled, RedactBody, RedactReceipt, WatchEvent, Why, WhyRecord, WhyState,
+        Recalled, WatchEvent, Why, WhyRecord, WhyState,
     },
     cli::{
         client::{encode, with_query},
@@ -66,22 +67,7 @@ pub(crate) enum Verb {
 Its author may, another agent of that node, and an admin of the space. A node that is offline
 does it when it comes back. Nobody can make a person forget, nor a node that will not obey: a
 secret that was published has to be changed all the same.")]
-    Redact {
-        /// Document id
-        doc: String,
-        /// Why, in one line that every reader of the space will see
-        #[arg(long, default_value = "")]
-        reason: String,
-        /// Agent to speak as, by name or id; its author by default, or the node's own
-        #[arg(long)]
-        agent: Option<String>,
-        /// Space, by name or id
-        #[arg(long)]
-        space: Option<String>,
-        /// Do not ask first
-        #[arg(long)]
-        yes: bool,
-    },
+    Redact(redact::Redact),
     /// Bring in the file of the reference MCP memory server
     #[command(
         after_help = "Example:\n  rhizome memory import memory.jsonl --space findings
@@ -212,43 +198,7 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
             }
             context.ui.line(&format!("took back {}", published.doc))
         }
-        Verb::Redact {
-            doc,
-            reason,
-            agent,
-            space,
-            yes,
-        } => {
-            if !yes {
-                context.ui.ask(
-                    "Take what this memory says off the disk of every node, for good?",
-                    "nothing was redacted",
-                    "add `--yes`",
-                )?;
-            }
-            let body = RedactBody {
-                agent,
-                space,
-                reason,
-            };
-            let path = format!("/v1/memory/{}/redact", encode(&doc));
-            let receipt: RedactReceipt = context.client.post(&path, &body).await?;
-            if context.ui.is_json() {
-                return context.ui.object(&receipt);
-            }
-            let RedactReceipt {
-                doc, taken, left, ..
-            } = receipt;
-            context.ui.line(&format!(
-                "redacted {doc} : {taken} bodies are gone from here"
-            ))?;
-            if left > 0 {
-                context.ui.status(&format!(
-                    "{left} more are of others and stay: their authors may redact them, or an admin of the space"
-                ));
-            }
-            Ok(())
-        }
+        Verb::Redact(args) => redact::run(context, args).await,
         Verb::Import(args) => super::import::run(context, args).await,
         Verb::List {
             space,
