@@ -13,6 +13,7 @@
 //! ForkProof by the place where its author signed two histories. An Amend raises either.
 
 mod chains;
+mod epochs;
 mod log;
 mod resolve;
 #[cfg(test)]
@@ -21,13 +22,14 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use chains::{Frozen, Pin, Reach, Revocation};
+pub use epochs::HeldKeys;
+pub(crate) use epochs::{MAX_RIVALS, NamedKey, RIVAL_EPOCHS};
 pub use log::{Inserted, MAX_RECORDS, MAX_WAITING, RecordLog};
 pub use resolve::resolve;
 
 use crate::{
-    epoch::{SpaceKey, WrapError, WrappedKey, unwrap_key},
+    epoch::WrappedKey,
     id::{AgentId, Hash, InviteId, MeshId, NodeId, PublicKey, RecordId, SpaceId},
-    keys::NodeKey,
     role::Role,
 };
 
@@ -60,12 +62,18 @@ pub struct SpaceInfo {
     pub name: String,
     /// The newest key epoch.
     pub epoch: u32,
+    /// When its key was made, by the clock of who made it.
+    pub epoch_at_ms: u64,
+    /// Since when the newest key is not what it has to be, by the clocks of those who caused it: one
+    /// has it who may not read, one who may read lacks it, or it has a rival.
+    pub stale_since_ms: Option<u64>,
     /// The node that made it.
     pub created_by: NodeId,
     /// When it was made; for display.
     pub at_ms: u64,
     pub(crate) nonce: [u8; 16],
-    pub(crate) commitments: BTreeMap<u32, Hash>,
+    /// By number, the one in force first.
+    pub(crate) keys: BTreeMap<u32, Vec<NamedKey>>,
 }
 
 /// An agent with a valid certificate.
@@ -410,52 +418,6 @@ impl Authority {
     /// Returns the invites, by id.
     pub fn invites(&self) -> impl Iterator<Item = &InviteState> {
         self.invites.values()
-    }
-
-    /// Returns the space keys that were wrapped to `node`.
-    pub fn wrapped_keys_for(
-        &self,
-        node: &NodeId,
-    ) -> impl Iterator<Item = (SpaceId, u32, &WrappedKey)> {
-        let keys = self.keys.get(node).into_iter().flatten();
-        keys.map(|(space, epoch, key)| (*space, *epoch, key))
-    }
-
-    /// Opens every key that was wrapped to `node`: each space and epoch once, ascending, and only
-    /// what the log committed to.
-    pub fn unwrap_keys(&self, node: &NodeKey) -> Vec<(SpaceId, u32, SpaceKey)> {
-        let mut keys: BTreeMap<(SpaceId, u32), SpaceKey> = BTreeMap::new();
-        for (space, epoch, wrapped) in self.wrapped_keys_for(&node.id()) {
-            if !keys.contains_key(&(space, epoch))
-                && let Ok(key) = self.unwrap_space_key(node, &space, wrapped)
-            {
-                keys.insert((space, epoch), key);
-            }
-        }
-        keys.into_iter()
-            .map(|((space, epoch), key)| (space, epoch, key))
-            .collect()
-    }
-
-    /// Opens a key that [`Self::wrapped_keys_for`] returned.
-    ///
-    /// # Errors
-    /// [`WrapError::Mismatch`] if it was not wrapped to `node`, or is another key than the space
-    /// is committed to.
-    pub fn unwrap_space_key(
-        &self,
-        node: &NodeKey,
-        space: &SpaceId,
-        wrapped: &WrappedKey,
-    ) -> Result<SpaceKey, WrapError> {
-        let info = self.spaces.get(space).ok_or(WrapError::Mismatch)?;
-        let key = unwrap_key(node, wrapped, &info.wrap_context())?;
-        let committed = info.commitments.get(&wrapped.epoch);
-        if committed == Some(&key.commitment()) {
-            Ok(key)
-        } else {
-            Err(WrapError::Mismatch)
-        }
     }
 
     /// Returns the records that have no effect, and why, by id.

@@ -54,6 +54,11 @@ impl SpaceKey {
         crate::id::Hash::keyed("rhizome 2026-11-30 space key commitment", &self.0)
     }
 
+    /// Returns the 32 secret bytes.
+    pub fn secret_bytes(&self) -> Zeroizing<[u8; 32]> {
+        Zeroizing::new(self.0)
+    }
+
     /// Wraps 32 secret bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> SpaceKey {
         SpaceKey(bytes)
@@ -189,6 +194,48 @@ pub fn unwrap_key(
         .try_into()
         .map_err(|_| WrapError::Mismatch)?;
     Ok(SpaceKey(key))
+}
+
+/// Whether [`wrap_key`] can wrap anything to this node.
+pub(crate) fn can_be_given_keys(node: &NodeId) -> bool {
+    crate::id::PublicKey::from(*node).verifying_key().is_ok()
+}
+
+/// Seals keys of earlier epochs under the key of `epoch`, so that whoever has that one reads
+/// what came before.
+pub(crate) fn seal_previous(
+    key: &SpaceKey,
+    epoch: u32,
+    context: &[u8],
+    before: &[SpaceKey],
+) -> Vec<u8> {
+    let nonce = random_nonce();
+    let plain: Vec<u8> = before.iter().flat_map(|key| key.0).collect();
+    let plain = Zeroizing::new(plain);
+    let sealed = seal_body(key, &nonce, &previous_aad(epoch, context), &plain);
+    [&nonce[..], &sealed].concat()
+}
+
+/// Opens what [`seal_previous`] made; what is none holds no keys.
+pub(crate) fn open_previous(
+    key: &SpaceKey,
+    epoch: u32,
+    context: &[u8],
+    sealed: &[u8],
+) -> Vec<SpaceKey> {
+    let Some((nonce, sealed)) = sealed.split_first_chunk::<24>() else {
+        return Vec::new();
+    };
+    let Ok(plain) = open_body(key, nonce, &previous_aad(epoch, context), sealed) else {
+        return Vec::new();
+    };
+    let plain = Zeroizing::new(plain);
+    let (keys, _) = plain.as_chunks::<32>();
+    keys.iter().map(|bytes| SpaceKey(*bytes)).collect()
+}
+
+fn previous_aad(epoch: u32, context: &[u8]) -> Vec<u8> {
+    [b"rhizome/previous-key/1", &epoch.to_be_bytes()[..], context].concat()
 }
 
 fn wrap_aad(epoch: u32, context: &[u8]) -> Vec<u8> {

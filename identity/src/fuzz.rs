@@ -96,7 +96,7 @@ pub fn node_info(bytes: &[u8]) {
 /// A key file is read back only as it was written.
 pub fn key_file(bytes: &[u8]) {
     for kind in [KeyKind::Node, KeyKind::Agent, KeyKind::Root] {
-        if let Some(key) = keyfile::parse(bytes, kind) {
+        if let Some(key) = keyfile::read(bytes, kind) {
             assert_eq!(keyfile::spell(kind, &key).as_bytes(), bytes);
         }
     }

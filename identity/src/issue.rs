@@ -8,7 +8,7 @@ mod key;
 mod root;
 
 pub use end::{MAX_CUTS, amend, prove_fork, revoke};
-pub use key::rotate_key;
+pub use key::{KEY_LIFETIME_MS, KEY_TURN_MS, is_key_turn, key_due, rotate_key};
 pub use root::{next_root_hash, rotate_root};
 
 use crate::{

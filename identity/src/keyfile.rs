@@ -162,7 +162,7 @@ fn write(draft: &Path, kind: KeyKind, key: &SecretKey) -> io::Result<()> {
 }
 
 /// Returns the text of a key file.
-pub(crate) fn spell(kind: KeyKind, key: &SecretKey) -> Zeroizing<String> {
+pub fn spell(kind: KeyKind, key: &SecretKey) -> Zeroizing<String> {
     let seed = key.seed();
     let digits = Zeroizing::new(Hash::from_bytes(*seed).to_string());
     Zeroizing::new(format!(
@@ -173,9 +173,8 @@ pub(crate) fn spell(kind: KeyKind, key: &SecretKey) -> Zeroizing<String> {
     ))
 }
 
-/// Reads what [`spell`] returns, and nothing else; the header is checked by the caller as well,
-/// for the sake of its error.
-pub(crate) fn parse(text: &[u8], kind: KeyKind) -> Option<SecretKey> {
+/// Reads what [`spell`] returns, and nothing else.
+pub fn read(text: &[u8], kind: KeyKind) -> Option<SecretKey> {
     let rest = text.strip_prefix(kind.header().as_bytes())?;
     let rest = std::str::from_utf8(rest.strip_prefix(b"\n")?).ok()?;
     let (digits, sum) = rest.split_once('\n')?;
@@ -224,7 +223,7 @@ pub fn load(path: &Path, kind: KeyKind) -> Result<SecretKey, KeyFileError> {
             expected: kind,
         });
     }
-    parse(&text, kind).ok_or_else(|| KeyFileError::Damaged {
+    read(&text, kind).ok_or_else(|| KeyFileError::Damaged {
         path: path.to_owned(),
     })
 }

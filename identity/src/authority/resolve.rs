@@ -14,10 +14,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{AgentInfo, Authority, InviteState, MAX_CERT_DEPTH, SpaceInfo, VoidReason};
+use super::{
+    AgentInfo, Authority, InviteState, MAX_CERT_DEPTH, MAX_RIVALS, NamedKey, SpaceInfo, VoidReason,
+};
 use crate::{
-    epoch::{FIRST_EPOCH, WrappedKey},
-    id::{AgentId, Hash, InviteId, MeshId, NodeId, PublicKey, RecordId, SpaceId},
+    epoch::{FIRST_EPOCH, WrappedKey, can_be_given_keys},
+    id::{AgentId, InviteId, MeshId, NodeId, PublicKey, RecordId, SpaceId},
     issue::possession_message,
     record::{
         AgentCert, Amend, Forked, Genesis, Grant, InviteOpen, KeyEpoch, RecordBody, Revoke,
@@ -87,6 +89,8 @@ struct Space<'a> {
     create: &'a SpaceCreate,
     /// The key epochs after the first, by number: place and record.
     epochs: BTreeMap<u32, (usize, &'a KeyEpoch)>,
+    /// Those that came second: made at the same time as the one in force under their number.
+    rivals: Vec<(usize, &'a KeyEpoch)>,
 }
 
 struct Invite<'a> {
@@ -279,6 +283,7 @@ impl<'a> Walk<'a> {
             creator: NodeId::from_bytes(*signer.as_bytes()),
             create,
             epochs: BTreeMap::new(),
+            rivals: Vec::new(),
         };
         self.spaces
             .insert(SpaceId::from_bytes(*signed.id().as_bytes()), space);
@@ -461,16 +466,23 @@ impl<'a> Walk<'a> {
             .spaces
             .get_mut(&epoch.space)
             .ok_or(VoidReason::UnknownSpace)?;
-        let known = space
-            .epochs
-            .iter()
-            .filter(|(_, (before, _))| past.has(at, *before));
+        // Whoever made it may have known a rival alone, which is counted on from all the same.
+        let known = space.epochs.values().chain(&space.rivals);
         let last = known
-            .map(|(number, _)| *number)
+            .filter(|(before, _)| past.has(at, *before))
+            .map(|(_, known)| known.epoch)
             .max()
             .unwrap_or(FIRST_EPOCH);
-        // Of two that fill one number, the first in order holds; the other is made again.
-        if last.checked_add(1) != Some(epoch.epoch) || space.epochs.contains_key(&epoch.epoch) {
+        if last.checked_add(1) != Some(epoch.epoch) {
+            return Err(VoidReason::Taken);
+        }
+        // Of two that fill one number, the first in order holds.
+        if space.epochs.contains_key(&epoch.epoch) {
+            let rivals = space.rivals.iter();
+            let rivals = rivals.filter(|(_, rival)| rival.epoch == epoch.epoch);
+            if rivals.count() < MAX_RIVALS {
+                space.rivals.push((at, epoch));
+            }
             return Err(VoidReason::Taken);
         }
         space.epochs.insert(epoch.epoch, (at, epoch));

@@ -2,9 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    epoch::SpaceKey,
     invite::{InviteEndpoint, RedeemError, check_redeem},
     issue::{self, InviteParams, IssueError},
-    keys::{AgentKey, RootKey, SecretKey},
+    keys::{AgentKey, NodeKey, RootKey, SecretKey},
     record::{
         AgentCert, Amend, Cut, FRAGMENT_DOMAIN, ForkProof, Grant, RecordBody, RecordError, Revoke,
         RotateRoot, SignedRecord, SpaceGrant, Verbs,
@@ -13,6 +14,7 @@ use crate::{
 
 mod ancestry;
 mod chains;
+mod epochs;
 mod model;
 mod roots;
 

@@ -22,7 +22,7 @@ impl<'a> Walk<'a> {
             heads,
             deepest,
             known: self.past.order.iter().copied().collect(),
-            spaces: self.spaces(),
+            spaces: self.spaces(&members),
             keys: self.keys(&members),
             invites: self.invites(),
             frozen: self.frozen(),
@@ -119,29 +119,89 @@ impl<'a> Walk<'a> {
         subjects.filter(is_out).collect()
     }
 
-    fn spaces(&self) -> BTreeMap<SpaceId, SpaceInfo> {
+    fn spaces(&self, members: &BTreeMap<NodeId, Member>) -> BTreeMap<SpaceId, SpaceInfo> {
         let info = |(id, space): (&SpaceId, &Space<'a>)| {
-            let later = space
-                .epochs
-                .iter()
-                .map(|(number, (_, epoch))| (*number, epoch.commitment));
-            let commitments: BTreeMap<u32, Hash> = later
-                .chain([(FIRST_EPOCH, space.create.commitment)])
-                .collect();
+            let first = NamedKey {
+                commitment: space.create.commitment,
+                previous: None,
+            };
+            let mut keys = BTreeMap::from([(FIRST_EPOCH, vec![first])]);
+            // Rivals behind those in force.
+            for (_, epoch) in space.epochs.values().chain(&space.rivals) {
+                keys.entry(epoch.epoch).or_default().push(NamedKey {
+                    commitment: epoch.commitment,
+                    previous: epoch.previous.clone(),
+                });
+            }
+            let newest = space.epochs.last_key_value();
             let info = SpaceInfo {
                 id: *id,
                 name: space.create.name.clone(),
-                epoch: commitments
-                    .last_key_value()
-                    .map_or(FIRST_EPOCH, |(epoch, _)| *epoch),
+                epoch: newest.map_or(FIRST_EPOCH, |(epoch, _)| *epoch),
+                epoch_at_ms: self.at_ms(newest.map_or(space.at, |(_, (at, _))| *at)),
+                stale_since_ms: self.stale_since(id, space, members),
                 created_by: space.creator,
                 at_ms: self.at_ms(space.at),
                 nonce: space.create.nonce,
-                commitments,
+                keys,
             };
             (*id, info)
         };
         self.spaces.iter().map(info).collect()
+    }
+
+    /// Returns since when the newest key of a space is not held by just those who may read there,
+    /// or has a rival.
+    fn stale_since(
+        &self,
+        id: &SpaceId,
+        space: &Space<'a>,
+        members: &BTreeMap<NodeId, Member>,
+    ) -> Option<u64> {
+        let newest = space.epochs.last_key_value();
+        let (epoch, at, wraps) = match newest {
+            Some((epoch, (at, made))) => (*epoch, *at, &made.wraps),
+            None => (FIRST_EPOCH, space.at, &space.create.keys),
+        };
+        let granted = self.grants.iter().filter(|(_, grants)| {
+            let spaces = grants.iter().flat_map(|(_, grant)| &grant.spaces);
+            let mut keys = spaces
+                .filter(|granted| granted.space == *id)
+                .flat_map(|granted| &granted.keys);
+            keys.any(|key| key.epoch == epoch)
+        });
+        let holders: BTreeSet<NodeId> = wraps
+            .iter()
+            .map(|wrap| wrap.node)
+            .chain(granted.map(|(node, _)| *node))
+            .collect();
+        let may_read = |member: &&Member| {
+            let role = member.spaces.get(id);
+            role.is_some_and(|role| role.can_read()) && can_be_given_keys(&member.node)
+        };
+        let readers: BTreeSet<NodeId> = members
+            .values()
+            .filter(may_read)
+            .map(|one| one.node)
+            .collect();
+        // The newest key holds those that its maker knew of; the others would be lost to whoever
+        // comes later.
+        let rivals = space.rivals.iter();
+        let rivals = rivals.filter(|(rival, _)| !self.past.has(at, *rival));
+        // What changed them: a grant, or a revocation.
+        let differ = holders.symmetric_difference(&readers).flat_map(|node| {
+            let grants = self.grants.get(node).into_iter().flatten();
+            let revokes = self.standing.of(&(*node).into()).iter();
+            let places = grants.map(|(at, _)| *at);
+            places.chain(revokes.map(|(at, _)| *at))
+        });
+        let is_stale = holders != readers;
+        let causes = rivals.map(|(at, _)| *at).chain(differ);
+        let last = causes.map(|at| self.at_ms(at)).max();
+        match last {
+            Some(since) => Some(since.max(self.at_ms(at))),
+            None => is_stale.then(|| self.at_ms(at)),
+        }
     }
 
     fn keys(
@@ -163,7 +223,7 @@ impl<'a> Walk<'a> {
             for wrap in &space.create.keys {
                 add(&wrap.node, *id, &wrap.key);
             }
-            for (_, epoch) in space.epochs.values() {
+            for (_, epoch) in space.epochs.values().chain(&space.rivals) {
                 for wrap in &epoch.wraps {
                     add(&wrap.node, *id, &wrap.key);
                 }
@@ -202,18 +262,21 @@ impl<'a> Walk<'a> {
 
     /// Returns the heads, and the deepest of them when they are more than a record may name.
     ///
-    /// What is void is left out: it rests on nothing, and nothing should rest on it.
+    /// What is void is left out: it rests on nothing, and nothing should rest on it. A rival of a
+    /// key is not: the next key holds it.
     fn heads(&self) -> (Vec<RecordId>, Option<Vec<RecordId>>) {
         let is_void = |id: &RecordId| {
             self.void
                 .get(id)
                 .is_some_and(|reason| *reason != VoidReason::Deferred)
         };
+        let rivals = self.spaces.values().flat_map(|space| &space.rivals);
+        let rivals: BTreeSet<usize> = rivals.map(|(at, _)| *at).collect();
         let mut has_child = vec![false; self.past.order.len()];
         // Descendants come later: walking back, one that leads only to what is void stays a head.
         let mut heads = Vec::new();
         for (at, id) in self.past.order.iter().enumerate().rev() {
-            let counts = !is_void(id) || has_child[at];
+            let counts = !is_void(id) || has_child[at] || rivals.contains(&at);
             if !counts {
                 continue;
             }
