@@ -75,7 +75,10 @@ pub use replica::{
 pub use same::{RETRACTED_FIELD, confirmation, is_retracted, retraction, same_text};
 pub use shares::{Limit, MAX_COUNTED, Share, ShareLimits, ShareUse, Sharer, Shares, Spent};
 pub use standing::{Standing, Voice};
-pub use store::{Damage, LogError, RecoveryReport, StoreError};
+pub use store::{
+    AuditError, Damage, LogError, PLACE, RecoveryReport, StoreAudit, StoreCounts, StoreError,
+    StorePoint,
+};
 pub use view::{
     Applied, ComposeContext, ComposeError, Composed, ListPage, ListPlace, ListQuery, MAX_WAITING,
     MAX_WAITING_PER_AUTHOR, Opened, Quarantined, Reader, View, ViewError,

@@ -30,6 +30,7 @@ mod voices;
 
 use std::{
     collections::BTreeSet,
+    io,
     path::{Path, PathBuf},
     sync::{Arc, RwLock},
     thread::JoinHandle,
@@ -54,7 +55,7 @@ use crate::store::RecoveryReport;
 use crate::{
     ContextState, ContextSummary, DocId, Event, FilePath, FileSummary, FragmentId, Hit, IdSet,
     Lane, ListPage, ListQuery, MemoryItem, RecallError, RecallQuery, RedactedBy, ShareUse,
-    Standing, Verification, Voice, WatchEvent, Why, view::What,
+    Standing, StorePoint, Verification, Voice, WatchEvent, Why, view::What,
 };
 
 /// A node's durable copy of the authority log and of its spaces, with the view on them.
@@ -131,7 +132,12 @@ impl Replica {
     /// Returns a space's key, if this node was given it.
     #[must_use]
     pub fn space_key(&self, space: &SpaceId, epoch: u32) -> Option<SpaceKey> {
-        self.inner().rights().keys.get(&(*space, epoch)).cloned()
+        self.inner()
+            .rights()
+            .keys
+            .current
+            .get(&(*space, epoch))
+            .cloned()
     }
 
     /// Publishes a memory; durable on return.
@@ -518,6 +524,16 @@ impl Replica {
     /// its agents published since the copy was made then counts as another history of theirs.
     pub fn accept_copy(&self) {
         self.inner().accept_copy();
+    }
+
+    /// Returns what of the store belongs to this moment: all that was acknowledged before, and no
+    /// half of anything. The files only grow, so whoever copies as much of them as is said has a
+    /// store as it was now.
+    ///
+    /// # Errors
+    /// If the directory cannot be looked at.
+    pub fn point(&self) -> io::Result<StorePoint> {
+        self.inner().point()
     }
 
     /// Returns the authors that signed two histories, one contradiction each.

@@ -7,7 +7,9 @@
 //! - [`log`]: appends batches of records, one sync each, and reads them back
 //! - [`redo`]: overwrites records in place
 //! - [`index`]: where each record is, remembered across restarts and rebuilt when in doubt
+//! - [`audit`]: reads segments that are no store, those of a backup
 
+mod audit;
 mod index;
 mod log;
 pub(crate) mod record;
@@ -18,14 +20,21 @@ mod tests;
 
 use std::io;
 
-pub use self::log::LogError;
 #[cfg(test)]
 pub(crate) use self::log::name as segment_name;
+pub use self::{
+    audit::{AuditError, StoreAudit, StoreCounts, StorePoint},
+    log::LogError,
+};
 pub(crate) use self::{
     index::{Index, Reach, Row, RowKind},
     log::{Log, NewRecord, SEGMENT_BYTES, finish_overwriting, is_there},
     record::{Loc, RecordKind, StoreKey, Tip},
 };
+
+/// The file of a store that says where it is: one that says anything else is a copy, which publishes
+/// nothing before it was compared with a peer.
+pub const PLACE: &str = "replica.place";
 
 /// What opening a store found, beyond what it holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

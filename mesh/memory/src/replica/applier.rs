@@ -487,14 +487,27 @@ impl Inner {
             return Err(Unopened::NoBody);
         }
         let rights = self.rights();
-        let key = rights.keys.get(&(header.space, header.epoch));
-        let key = key.ok_or(Unopened::NoKey)?;
+        let keys: Vec<_> = rights.keys_of(&header.space, header.epoch).collect();
+        if keys.is_empty() {
+            return Err(Unopened::NoKey);
+        }
         let body = match &fragment.body {
             Some(body) => body.clone(),
             None => self.read_body(&header.body_hash).ok_or(Unopened::NoBody)?,
         };
-        let plain = open_body(key, &header.nonce, &header.aad(), &body);
-        let plain = Bytes::from(plain.map_err(|_| Unopened::Wrong("its body does not decrypt"))?);
+        // Of two keys that were made at the same time, either may have sealed it.
+        let aad = header.aad();
+        let plain = keys
+            .iter()
+            .find_map(|key| open_body(key, &header.nonce, &aad, &body).ok());
+        let plain = plain.ok_or_else(|| {
+            let named = rights.authority.keys_named(&header.space, header.epoch);
+            match keys.len() < named {
+                true => Unopened::NoKey,
+                false => Unopened::Wrong("its body does not decrypt"),
+            }
+        })?;
+        let plain = Bytes::from(plain);
         if plain.first() != Some(&BODY_VERSION) {
             return Err(Unopened::Wrong("its body has another version"));
         }

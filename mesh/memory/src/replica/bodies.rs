@@ -10,7 +10,7 @@ use super::{
     journal::{Entry, Item},
     state::Inner,
 };
-use crate::LogError;
+use crate::{LogError, StorePoint};
 
 /// The directory of the bodies.
 pub(super) const DIR: &str = "bodies";
@@ -84,6 +84,20 @@ impl Inner {
     pub(super) fn read_body(&self, hash: &Hash) -> Option<Bytes> {
         let body = self.disk.read(&name(hash)).ok()?;
         (Hash::of(&body) == *hash).then(|| Bytes::from(body))
+    }
+
+    /// Returns what of the store belongs to this moment: everything that was acknowledged.
+    pub(super) fn point(&self) -> io::Result<StorePoint> {
+        let segments = self.log.point()?;
+        // A body is whole and durable before anything names it, and is never changed.
+        let mut files = self.disk.list(DIR)?;
+        let is_body = |file: &String| {
+            file.parse()
+                .is_ok_and(|hash: Hash| hash.to_string() == *file)
+        };
+        files.retain(is_body);
+        let bodies = files.iter().map(|file| format!("{DIR}/{file}")).collect();
+        Ok(StorePoint { segments, bodies })
     }
 
     pub(super) fn has_body(&self, hash: &Hash) -> bool {

@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use rhizome_identity::{
-    AgentId, Authority, Hash, NodeId, NodeKey, RecordLog, SignedRecord, SpaceId,
+    AgentId, Authority, Hash, HeldKeys, NodeId, NodeKey, RecordLog, SignedRecord, SpaceId,
 };
 use tracing::warn;
 
@@ -140,10 +140,9 @@ impl Replica {
         let (lock, copy) = lock.unzip();
         let is_new_view = view.watermark() == 0;
         let mut rights = Rights::clone(&restored.state.rights);
-        for (space, epoch, key) in rights.authority.unwrap_keys(&node) {
-            rights.keys.insert((space, epoch), key);
-        }
-        let keys: Vec<_> = rights.keys.keys().copied().collect();
+        rights.keys = rights.authority.held_keys(&node);
+        let keys = rights.epochs();
+        let contested = rights.keys.rivals.clone();
         restored.state.rights = Arc::new(rights);
         let inner = Inner::new(
             node,
@@ -160,12 +159,12 @@ impl Replica {
         );
         if is_new_view {
             // Everything is read once more anyway, with all the keys there are.
-            inner.note_settled_keys(&keys.into_iter().collect());
+            inner.note_settled_keys(&keys);
         } else {
             let settled = Inner::settled_keys(dir);
             inner.applier.rescan(
                 keys.into_iter()
-                    .filter(|key| !settled.contains(key))
+                    .filter(|key| !settled.contains(key) || contested.contains_key(key))
                     .collect(),
             );
         }
@@ -370,7 +369,7 @@ fn restore(
         records,
         rights: Arc::new(Rights {
             authority,
-            keys: BTreeMap::new(),
+            keys: HeldKeys::default(),
         }),
         admission,
         forks,

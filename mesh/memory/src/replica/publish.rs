@@ -343,7 +343,7 @@ impl Inner {
         if self.is_suspect(&space) {
             return Err(PublishError::Restored(space));
         }
-        let key = rights.keys.get(&(space, epoch)).cloned();
+        let key = rights.keys.current.get(&(space, epoch)).cloned();
         let key = key.ok_or(PublishError::NoKey { space, epoch })?;
         let mut auth_heads = authority.heads().to_vec();
         auth_heads.sort_unstable();

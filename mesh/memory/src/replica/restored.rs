@@ -23,8 +23,9 @@ use tracing::{info, warn};
 
 use super::state::Inner;
 
-/// Says which file the lock was when the store was last known to be whole.
-const MARK: &str = "replica.place";
+/// Says which file the lock was when the store was last known to be whole. A backup that is put
+/// back says another, so that the store knows what it is.
+const MARK: &str = crate::store::PLACE;
 
 /// What is known of a store that may be a copy.
 #[derive(Debug, Default)]

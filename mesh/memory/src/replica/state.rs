@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use rhizome_identity::{
-    AgentId, Authority, Hash, NodeId, NodeKey, PublicKey, RecordLog, SpaceId, SpaceKey,
+    AgentId, Authority, Hash, HeldKeys, NodeId, NodeKey, PublicKey, RecordLog, SpaceId, SpaceKey,
 };
 use tokio::sync::broadcast;
 use tracing::warn;
@@ -79,7 +79,22 @@ pub(super) struct Inner {
 #[derive(Clone)]
 pub(super) struct Rights {
     pub(super) authority: Arc<Authority>,
-    pub(super) keys: BTreeMap<(SpaceId, u32), SpaceKey>,
+    pub(super) keys: HeldKeys,
+}
+
+impl Rights {
+    /// Returns the keys of an epoch that are here, the one in force first.
+    pub(super) fn keys_of(&self, space: &SpaceId, epoch: u32) -> impl Iterator<Item = &SpaceKey> {
+        let at = (*space, epoch);
+        let rivals = self.keys.rivals.get(&at).into_iter().flatten();
+        self.keys.current.get(&at).into_iter().chain(rivals)
+    }
+
+    /// Returns every epoch of which a key is here.
+    pub(super) fn epochs(&self) -> BTreeSet<(SpaceId, u32)> {
+        let current = self.keys.current.keys();
+        current.chain(self.keys.rivals.keys()).copied().collect()
+    }
 }
 
 /// What decides about the next item.
@@ -426,9 +441,23 @@ impl Inner {
     pub(super) fn reauthorise(&self, state: &mut State) -> Vec<(SpaceId, u32)> {
         let authority = Arc::new(state.records.resolve());
         let before = Arc::clone(&state.rights);
-        let mut keys = before.keys.clone();
-        for (space, epoch, key) in authority.unwrap_keys(&self.key) {
-            keys.entry((space, epoch)).or_insert(key);
+        let mut keys = authority.held_keys(&self.key);
+        // A key that was here stays, also once it was taken from us: what it opens was read.
+        for (space, epoch) in before.epochs() {
+            for key in before.keys_of(&space, epoch) {
+                let at = (space, epoch);
+                if authority.is_current_key(&space, epoch, key) {
+                    keys.current.entry(at).or_insert_with(|| key.clone());
+                    continue;
+                }
+                let rivals = keys.rivals.entry(at).or_default();
+                if rivals
+                    .iter()
+                    .all(|known| known.commitment() != key.commitment())
+                {
+                    rivals.push(key.clone());
+                }
+            }
         }
         state.rights = Arc::new(Rights {
             authority: Arc::clone(&authority),
@@ -446,8 +475,14 @@ impl Inner {
         }
         let redacted = state.reassess();
         self.applier.redact(redacted);
-        let is_new = |key: &&(SpaceId, u32)| !before.keys.contains_key(key);
-        state.rights.keys.keys().filter(is_new).copied().collect()
+        let is_new = |(space, epoch): &(SpaceId, u32)| {
+            let known = |key: &SpaceKey| {
+                let mut before = before.keys_of(space, *epoch);
+                before.any(|known| known.commitment() == key.commitment())
+            };
+            !state.rights.keys_of(space, *epoch).all(known)
+        };
+        state.rights.epochs().into_iter().filter(is_new).collect()
     }
 
     /// Notes that a stored item cannot be read back: it leaves its set, so that it is fetched from

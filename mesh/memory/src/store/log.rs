@@ -320,6 +320,23 @@ impl Log {
         }
     }
 
+    /// Returns the segments in their order, each with the length up to which it is durable and will
+    /// not change any more.
+    pub(crate) fn point(&self) -> io::Result<Vec<(String, u64)>> {
+        self.settle();
+        // Under the lock, so that no batch is in the middle of being written.
+        let tail = self.tail();
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        let measured = files.iter().map(|(number, file)| {
+            let len = match *number == tail.segment {
+                true => tail.end,
+                false => file.len()?,
+            };
+            Ok((name(*number), len))
+        });
+        measured.collect()
+    }
+
     /// Syncs what is not synced yet, and refuses every further write.
     pub(crate) fn close(&self) -> Result<(), LogError> {
         self.settle();
