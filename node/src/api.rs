@@ -5,6 +5,7 @@
 pub mod exec_frame;
 pub mod types;
 
+mod backup_routes;
 mod context_routes;
 mod exec_pump;
 pub mod exec_routes;

@@ -3,6 +3,7 @@
 mod client;
 mod commands;
 mod failure;
+mod prompt;
 mod ui;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -13,8 +14,8 @@ pub(crate) use self::ui::utc;
 use self::{
     client::Client,
     commands::{
-        agent, api, audit, context, daemon, e2b, image, invite, mcp, member, memory, mesh, node,
-        quota, resume, root, runtime, sandbox, secret, snapshot, space, token, usage, volume,
+        agent, api, audit, backup, context, daemon, e2b, image, invite, mcp, member, memory, mesh,
+        node, quota, resume, root, runtime, sandbox, secret, snapshot, space, token, usage, volume,
     },
     failure::Failure,
     ui::Ui,
@@ -38,7 +39,13 @@ Exit codes: 0 done, 1 the request failed, 2 usage, 3 the daemon cannot be reache
 )]
 struct Cli {
     /// Directory that holds everything the node keeps
-    #[arg(long, global = true, env = "RHIZOME_DATA", value_name = "DIR")]
+    #[arg(
+        long,
+        global = true,
+        alias = "data",
+        env = "RHIZOME_DATA",
+        value_name = "DIR"
+    )]
     data_dir: Option<PathBuf>,
 
     /// Socket of the daemon, if not the data directory's own
@@ -98,6 +105,8 @@ Without a daemon nobody heeds leases: before removing a node for good, use `--sa
     /// Export, import and replace the root key of the mesh
     #[command(subcommand)]
     Root(root::Verb),
+    Backup(backup::Backup),
+    Restore(backup::Restore),
     /// Publish, recall and watch memories
     #[command(subcommand)]
     Memory(memory::Verb),
@@ -224,6 +233,8 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Agent(verb) => agent::run(context, verb).await,
         Command::Member(verb) => member::run(context, verb).await,
         Command::Root(verb) => root::run(context, verb).await,
+        Command::Backup(args) => backup::backup(context, args).await,
+        Command::Restore(args) => backup::restore(context, args).await,
         Command::Memory(verb) => memory::run(context, verb).await,
         Command::Mcp(args) => mcp::run(context, args).await,
         Command::Context(verb) => context::run(context, verb).await,

@@ -7,6 +7,7 @@
 
 mod archive;
 pub(crate) mod arrivals;
+mod backup;
 pub(crate) mod caller;
 pub(crate) mod context;
 mod detach;

@@ -10,6 +10,7 @@
 //! - `control`: who did what here, what it cost, how much is allowed
 //! - `secrets`: what looks like a live secret in a text that is about to be shared
 //! - `agents`: the keys of the agents that speak here
+//! - `backup`: everything a node needs in one encrypted file, and back
 //! - `e2b`: the door for clients of E2B
 //! - [`error`]: errors as the API tells them
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ pub mod error;
 pub mod fuzz;
 
 mod agents;
+mod backup;
 mod control;
 mod door;
 mod e2b;

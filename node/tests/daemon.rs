@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 #[path = "daemon/api.rs"]
 mod api;
+#[path = "daemon/backup.rs"]
+mod backup;
 #[path = "daemon/clients.rs"]
 mod clients;
 #[path = "daemon/contexts.rs"]

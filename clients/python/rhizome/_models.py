@@ -20,6 +20,7 @@ __all__ = [
     "AttachBody",
     "AuditEntry",
     "AuditPage",
+    "BackupBody",
     "Check",
     "CheckpointBody",
     "ClaimBody",
@@ -192,6 +193,7 @@ __all__ = [
     "Space",
     "SpaceBody",
     "SpaceCreated",
+    "SpaceRotated",
     "Spaces",
     "Status",
     "TakeBody",
@@ -418,6 +420,18 @@ class AuditPage(Model):
     # The first entry that does not follow from the one before it, if one does not: a line was changed or taken out.
     broken_at: Optional[int] = None
     _nested: ClassVar[Dict[str, str]] = {'entries': '[AuditEntry]'}
+
+
+@dataclass(frozen=True)
+class BackupBody(Model):
+    """`POST /v1/backup`. Either recipients or a passphrase are given."""
+
+    # The passphrase that opens it.
+    passphrase: Optional[str] = None
+    # Who may open it, as age spells recipients: `age1…`.
+    recipients: Optional[List[str]] = None
+    # Also the packs of snapshots and volumes that are here.
+    with_blobs: Optional[bool] = None
 
 
 @dataclass(frozen=True)
@@ -3342,6 +3356,12 @@ class Space(Model):
     created_by: Named
     # Key epoch.
     epoch: int
+    # How old it is, in milliseconds; it becomes 30 days old.
+    epoch_age_ms: int
+    # When the key of that epoch was made, in Unix milliseconds, by the clock of who made it.
+    epoch_at_ms: int
+    # Whether a new one is due before that: who reads there has changed, or two were made at once.
+    epoch_stale: bool
     # Fragments held here.
     fragments: int
     # Hash of the newest fragment of every author: equal on two nodes that hold the same.
@@ -3379,6 +3399,12 @@ class SpaceCreated(Model):
     created_by: Named
     # Key epoch.
     epoch: int
+    # How old it is, in milliseconds; it becomes 30 days old.
+    epoch_age_ms: int
+    # When the key of that epoch was made, in Unix milliseconds, by the clock of who made it.
+    epoch_at_ms: int
+    # Whether a new one is due before that: who reads there has changed, or two were made at once.
+    epoch_stale: bool
     # Fragments held here.
     fragments: int
     # Hash of the newest fragment of every author: equal on two nodes that hold the same.
@@ -3398,6 +3424,19 @@ class SpaceCreated(Model):
     # This node's role in it; absent if it has none.
     role: Optional[str] = None
     _nested: ClassVar[Dict[str, str]] = {'created_by': 'Named'}
+
+
+@dataclass(frozen=True)
+class SpaceRotated(Model):
+    """`POST /v1/spaces/{space}/rotate`."""
+
+    # The epoch of its new key.
+    epoch: int
+    # Schema number.
+    schema: int
+    # The space.
+    space: Named
+    _nested: ClassVar[Dict[str, str]] = {'space': 'Named'}
 
 
 @dataclass(frozen=True)

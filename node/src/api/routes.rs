@@ -8,7 +8,7 @@ use axum::{
 };
 
 use super::{
-    context_routes, exec_routes, file_routes,
+    backup_routes, context_routes, exec_routes, file_routes,
     idempotency::{self, Keyed},
     image_routes, lifecycle_routes, member_routes, memory_routes, mesh_routes, network_routes,
     node_routes, openapi, page, pool_routes, runtime_routes, sandbox_routes,
@@ -83,6 +83,7 @@ fn owner_table() -> Table {
         .merge(image_routes::table())
         .merge(pool_routes::table())
         .merge(member_routes::table())
+        .merge(backup_routes::table())
 }
 
 fn guest_table() -> Table {

@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub mod audit;
+pub mod backup;
 pub mod context;
 pub mod e2b;
 pub mod file;

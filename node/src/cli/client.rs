@@ -122,6 +122,16 @@ impl Client {
         self.accepted(response).await
     }
 
+    /// Sends `body` to `path` and returns the answer's bytes as they come.
+    pub(crate) async fn post_download(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<Response<Incoming>, Failure> {
+        let response = self.post_raw(path, body).await?;
+        self.accepted(response).await
+    }
+
     /// Puts what `reader` gives to `path`.
     pub(crate) async fn upload<T: DeserializeOwned>(
         &self,

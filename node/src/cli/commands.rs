@@ -3,6 +3,7 @@
 pub(super) mod agent;
 pub(super) mod api;
 pub(super) mod audit;
+pub(super) mod backup;
 pub(super) mod context;
 pub(super) mod daemon;
 pub(super) mod e2b;

@@ -18,6 +18,7 @@ use rhizome_sandbox::{
 
 use crate::{
     agents::AgentKeysError,
+    backup::BackupError,
     config::ConfigError,
     error::{ApiError, is_disk_full},
 };
@@ -76,6 +77,18 @@ pub(crate) fn key_file(error: KeyFileError) -> ApiError {
     }
     let status = StatusCode::INTERNAL_SERVER_ERROR;
     ApiError::of(status, "key_file", &error).maybe_hint(error.hint())
+}
+
+pub(crate) fn backup(error: &BackupError) -> ApiError {
+    let (status, code) = match error {
+        _ if is_disk_full(error) => return full(error),
+        BackupError::NoRecipient | BackupError::Recipient(_) => {
+            (StatusCode::BAD_REQUEST, "bad_recipient")
+        }
+        BackupError::Changed { .. } => (StatusCode::CONFLICT, "changed"),
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, "backup_failed"),
+    };
+    ApiError::of(status, code, error).maybe_hint(error.hint())
 }
 
 pub(crate) fn agent_keys(error: &AgentKeysError) -> ApiError {

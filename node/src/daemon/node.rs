@@ -48,6 +48,8 @@ pub(crate) struct Node {
     /// Records are made on the heads of the log, so they are made one after another.
     authority_lock: tokio::sync::Mutex<()>,
     pub(crate) streams: Arc<Semaphore>,
+    /// One backup is made at a time.
+    pub(crate) backups: Arc<Semaphore>,
     pub(crate) facts: FactsCache,
     pub(crate) claims: Claims,
     pub(crate) turns: Turns,
@@ -103,6 +105,7 @@ impl Node {
             api_addr: parts.api_addr,
             authority_lock: tokio::sync::Mutex::new(()),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+            backups: Arc::new(Semaphore::new(1)),
             facts: FactsCache::default(),
             claims: Claims::default(),
             turns: Turns::default(),
@@ -203,6 +206,15 @@ impl Node {
             .await?;
         }
         Ok(agent)
+    }
+
+    /// Looks at the disk while no record is made here, and so no key that one certifies.
+    pub(crate) async fn between_records<T: Send + 'static>(
+        &self,
+        look: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let _one_at_a_time = self.authority_lock.lock().await;
+        blocking(look).await
     }
 
     /// Makes records on the newest state of the authority log and appends them durably.

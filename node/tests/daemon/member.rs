@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 
 use crate::support::{Daemon, code};
 
-fn join(host: &Daemon, guest: &Daemon) {
+pub(crate) fn join(host: &Daemon, guest: &Daemon) {
     let invite = host.post("/v1/invites", json!({}));
     guest.post("/v1/mesh/join", json!({"invite": invite["invite"]}));
 }
 
-fn titles(daemon: &Daemon) -> Vec<String> {
+pub(crate) fn titles(daemon: &Daemon) -> Vec<String> {
     let list = daemon.get("/v1/memory?space=findings");
     let memories = list["memories"].as_array().unwrap().iter();
     let mut titles: Vec<String> = memories
@@ -21,7 +21,11 @@ fn titles(daemon: &Daemon) -> Vec<String> {
 }
 
 /// Asks until the answer is as wanted.
-fn until<T: std::fmt::Debug>(what: &str, ask: impl Fn() -> T, wanted: impl Fn(&T) -> bool) -> T {
+pub(crate) fn until<T: std::fmt::Debug>(
+    what: &str,
+    ask: impl Fn() -> T,
+    wanted: impl Fn(&T) -> bool,
+) -> T {
     let begun = Instant::now();
     loop {
         let answer = ask();
@@ -36,7 +40,7 @@ fn until<T: std::fmt::Debug>(what: &str, ask: impl Fn() -> T, wanted: impl Fn(&T
     }
 }
 
-fn fact(title: &str, replicas: u32) -> Value {
+pub(crate) fn fact(title: &str, replicas: u32) -> Value {
     json!({"kind": "fact", "title": title, "space": "findings", "replicas": replicas})
 }
 
