@@ -12,6 +12,7 @@ pub(crate) mod caller;
 pub(crate) mod context;
 mod detach;
 mod doctor;
+mod epoch;
 mod exec;
 pub(crate) mod fail;
 pub(crate) mod files;
@@ -199,6 +200,7 @@ impl Daemon {
         }
         node.tasks.spawn(memory::keep_counts(Arc::clone(&node)));
         node.tasks.spawn(remote::sweep::sweep(Arc::clone(&node)));
+        node.tasks.spawn(epoch::keep_keys(Arc::clone(&node)));
         node.tasks.spawn(volume::keep_volumes(Arc::clone(&node)));
         node.tasks
             .spawn(remote::streaming::go_on(Arc::clone(&node)));

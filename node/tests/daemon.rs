@@ -18,6 +18,8 @@ mod drivers;
 mod e2b;
 #[path = "daemon/envd.rs"]
 mod envd;
+#[path = "daemon/epochs.rs"]
+mod epochs;
 #[path = "daemon/files.rs"]
 mod files;
 #[path = "daemon/gap.rs"]

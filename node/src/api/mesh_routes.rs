@@ -13,7 +13,7 @@ use super::{
     types::mesh::{
         AgentBody, AgentCreated, AgentRevoked, Agents, ApproveBody, Founded, InitBody, InviteBody,
         InviteClosed, InviteCreated, Invites, JoinBody, JoinRequests, Joined, Peers, RevokeParams,
-        SpaceBody, SpaceCreated, Spaces,
+        SpaceBody, SpaceCreated, SpaceRotated, Spaces,
     },
 };
 use crate::{daemon::node::Node, error::ApiError};
@@ -98,6 +98,13 @@ pub(super) fn table() -> Table {
         .creates()
         .route(
             MESH,
+            Method::POST,
+            "/v1/spaces/{space}/rotate",
+            rotate_space,
+            "Give a space a new key, before it is due",
+        )
+        .route(
+            MESH,
             Method::GET,
             "/v1/agents",
             agents,
@@ -168,6 +175,10 @@ async fn create_space(
     JsonBody(body): JsonBody<SpaceBody>,
 ) -> Answer<SpaceCreated> {
     node.create_space(body).await.map(Json)
+}
+
+async fn rotate_space(State(node): Shared, Path(space): Path<String>) -> Answer<SpaceRotated> {
+    node.rotate_space(&space).await.map(Json)
 }
 
 async fn agents(State(node): Shared) -> Answer<Agents> {

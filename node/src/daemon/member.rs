@@ -148,13 +148,7 @@ impl Node {
     async fn rekey(&self, spaces: Vec<SpaceId>) -> Result<Vec<SpaceId>, ApiError> {
         let mut rekeyed = Vec::new();
         for space in spaces {
-            let made = self
-                .append(move |key, authority, now| {
-                    let record = issue::rotate_key(key, authority, &space, now);
-                    Ok((vec![record.map_err(fail::issue)?], ()))
-                })
-                .await;
-            match made {
+            match self.rotate_if(space, false).await {
                 Ok(()) => rekeyed.push(space),
                 Err(error) => tracing::warn!(space = %space.fmt_short(), %error,
                     "the space keeps its key, which one who was revoked knows"),

@@ -202,6 +202,15 @@ pub struct Space {
     pub role: Option<String>,
     /// Key epoch.
     pub epoch: u32,
+    /// When the key of that epoch was made, in Unix milliseconds, by the clock of who made it.
+    #[serde(default)]
+    pub epoch_at_ms: u64,
+    /// How old it is, in milliseconds; it becomes 30 days old.
+    #[serde(default)]
+    pub epoch_age_ms: u64,
+    /// Whether a new one is due before that: who reads there has changed, or two were made at once.
+    #[serde(default)]
+    pub epoch_stale: bool,
     /// The node that made it.
     pub created_by: Named,
     /// When.
@@ -227,6 +236,18 @@ pub struct SpaceCreated {
     /// The space.
     #[serde(flatten)]
     pub space: Space,
+}
+
+/// `POST /v1/spaces/{space}/rotate`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SpaceRotated {
+    /// Schema number.
+    #[serde(default = "schema_number")]
+    pub schema: u32,
+    /// The space.
+    pub space: Named,
+    /// The epoch of its new key.
+    pub epoch: u32,
 }
 
 /// `GET /v1/spaces`.

@@ -1,9 +1,12 @@
-//! `rhizome space create|list`.
+//! `rhizome space create|rotate|list`.
 
 use clap::Subcommand;
 
 use super::{Context, Failure, short};
-use crate::api::types::mesh::{Space, SpaceBody, SpaceCreated, Spaces};
+use crate::{
+    api::types::mesh::{Space, SpaceBody, SpaceCreated, SpaceRotated, Spaces},
+    cli::{client::encode, ui::ago},
+};
 
 /// What to do with spaces.
 #[derive(Debug, Subcommand)]
@@ -13,6 +16,16 @@ pub(crate) enum Verb {
     Create {
         /// Its name
         name: String,
+    },
+    /// Give a space a new key, before it is due
+    #[command(after_help = "Example:
+  rhizome space rotate findings
+
+Keys are replaced by themselves every 30 days and when a reader leaves. What was published under
+older keys stays readable to those who have them, and to whoever is let in later.")]
+    Rotate {
+        /// The space, by name or id
+        space: String,
     },
     /// List the spaces of the mesh
     List,
@@ -33,6 +46,17 @@ pub(crate) async fn run(context: &Context, verb: Verb) -> Result<(), Failure> {
                 created.space.name, created.space.id
             ))
         }
+        Verb::Rotate { space } => {
+            let path = format!("/v1/spaces/{}/rotate", encode(&space));
+            let rotated: SpaceRotated = context.client.post(&path, &()).await?;
+            if context.ui.is_json() {
+                return context.ui.object(&rotated);
+            }
+            context.ui.line(&format!(
+                "the space {} has its key number {}",
+                rotated.space, rotated.epoch
+            ))
+        }
         Verb::List => list(context).await,
     }
 }
@@ -44,6 +68,7 @@ async fn list(context: &Context) -> Result<(), Failure> {
         "name",
         "role",
         "members",
+        "key",
         "fragments",
         "waiting",
         "quarantined",
@@ -58,6 +83,7 @@ async fn list(context: &Context) -> Result<(), Failure> {
                 space.name.clone(),
                 space.role.clone().unwrap_or_else(|| "-".to_owned()),
                 space.members.to_string(),
+                format!("{} ({})", space.epoch, ago(space.epoch_age_ms, 0)),
                 space.fragments.to_string(),
                 space.waiting.to_string(),
                 space.quarantined.to_string(),
