@@ -527,13 +527,18 @@ impl Replica {
     }
 
     /// Returns what of the store belongs to this moment: all that was acknowledged before, and no
-    /// half of anything. The files only grow, so whoever copies as much of them as is said has a
-    /// store as it was now.
+    /// half of anything. The files only grow, so whoever copies as much of them as is said, each within
+    /// [`Self::unchanging`], has a store as it was now, but for what was redacted meanwhile.
     ///
     /// # Errors
     /// If the directory cannot be looked at.
     pub fn point(&self) -> io::Result<StorePoint> {
         self.inner().point()
+    }
+
+    /// Does something while no stored record is overwritten: a redaction takes bodies in place.
+    pub fn unchanging<T>(&self, read: impl FnOnce() -> T) -> T {
+        self.inner().log.unchanging(read)
     }
 
     /// Returns the authors that signed two histories, one contradiction each.

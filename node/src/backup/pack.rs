@@ -29,6 +29,7 @@ const STORE: &str = "store";
 pub(crate) struct Pack {
     dir: PathBuf,
     node: NodeKey,
+    replica: Replica,
     contents: Contents,
     held: BTreeMap<String, Held>,
 }
@@ -74,6 +75,7 @@ impl Pack {
         let mut pack = Self {
             dir: dir.to_owned(),
             node: node.clone(),
+            replica: replica.clone(),
             contents,
             held: BTreeMap::new(),
         };
@@ -127,7 +129,9 @@ impl Pack {
                     append(&mut tar, &path, made_s, bytes, &content[..])?
                 }
                 Some(Held::Open(file)) if class_of(&path) == Some(Class::Segment) => {
-                    let segment = read_exactly(&path, file, bytes)?;
+                    let segment = self
+                        .replica
+                        .unchanging(|| read_exactly(&path, file, bytes))?;
                     let name = path.strip_prefix("store/").unwrap_or(&path);
                     audit.segment(name, &segment)?;
                     append(&mut tar, &path, made_s, bytes, &segment[..])?

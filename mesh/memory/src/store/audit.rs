@@ -139,9 +139,9 @@ impl StoreAudit {
             self.counts.last_arrival = self.counts.last_arrival.max(arrival);
             let payload = &bytes[found.payload()];
             match found.head.kind {
-                RecordKind::Fragment => {
+                kind @ (RecordKind::Fragment | RecordKind::Stripped) => {
                     self.counts.fragments += 1;
-                    waiting.push((arrival, payload));
+                    waiting.push((arrival, kind, payload));
                 }
                 RecordKind::Authority => {
                     self.counts.records += 1;
@@ -190,7 +190,7 @@ impl StoreAudit {
         }
     }
 
-    fn verify(&self, file: &str, waiting: &[(u64, &[u8])]) -> Result<(), AuditError> {
+    fn verify(&self, file: &str, waiting: &[(u64, RecordKind, &[u8])]) -> Result<(), AuditError> {
         if !self.verifies {
             return Ok(());
         }
@@ -200,8 +200,12 @@ impl StoreAudit {
             what: "fragment",
         };
         let mut fragments = Vec::with_capacity(waiting.len());
-        for (arrival, payload) in waiting {
-            let fragment = Fragment::decode(&Bytes::copy_from_slice(payload));
+        for (arrival, kind, payload) in waiting {
+            let payload = Bytes::copy_from_slice(payload);
+            let fragment = match kind {
+                RecordKind::Stripped => Fragment::decode_stripped(&payload),
+                _ => Fragment::decode(&payload),
+            };
             fragments.push(fragment.map_err(|_| bad(*arrival))?);
         }
         let valid = check_signatures(&fragments);

@@ -282,6 +282,15 @@ impl Log {
         redo::overwrite(&*self.disk, &self.key, DIR, &entries).map_err(failed)
     }
 
+    /// Does something while no record is being overwritten.
+    pub(crate) fn unchanging<T>(&self, read: impl FnOnce() -> T) -> T {
+        let _whole = self
+            .overwriting
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        read()
+    }
+
     /// Reads one record; `None` if it is not there or damaged.
     pub(crate) fn read(&self, loc: Loc) -> Option<(Head, Bytes)> {
         let _whole = self
