@@ -5,6 +5,14 @@
 //! <64 hex digits: the seed>
 //! <8 hex digits: a checksum over kind and seed>
 //! ```
+//!
+//! or, sealed under a key of their own ([`FileLock`]), which is kept elsewhere:
+//!
+//! ```text
+//! rhizome node key, sealed
+//! <64 hex digits: the public key>
+//! <144 hex digits: a nonce, and the seed encrypted with XChaCha20-Poly1305>
+//! ```
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -16,12 +24,43 @@ use std::{
 use zeroize::Zeroizing;
 
 use crate::{
-    id::Hash,
+    epoch::{SpaceKey, open_body, random_nonce, seal_body},
+    id::{Hash, PublicKey},
     keys::{SecretKey, fill_random},
 };
 
 /// The largest key file that is read, in bytes.
-const MAX_BYTES: u64 = 256;
+const MAX_BYTES: u64 = 512;
+/// What the first line of a sealed file ends with.
+const SEALED: &str = ", sealed";
+/// The bytes of a nonce, a seed and its tag.
+const SEALED_BYTES: usize = 24 + 32 + 16;
+
+/// What key files are sealed under; without it they are of no use to whoever takes them.
+#[derive(Debug, Clone)]
+pub struct FileLock(SpaceKey);
+
+impl FileLock {
+    /// Makes one from the operating system's randomness.
+    pub fn generate() -> Self {
+        Self(SpaceKey::generate())
+    }
+
+    /// Returns the lock of 32 secret bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(SpaceKey::from_bytes(bytes))
+    }
+
+    /// Returns the 32 secret bytes.
+    pub fn secret_bytes(&self) -> Zeroizing<[u8; 32]> {
+        self.0.secret_bytes()
+    }
+
+    /// Returns a hash that tells locks apart without giving any away.
+    pub fn commitment(&self) -> Hash {
+        Hash::of(&self.0.derive("rhizome 2026-12-01 key file lock commitment"))
+    }
+}
 
 /// Whose key a file holds; a key of one kind is not taken for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +107,18 @@ pub enum KeyFileError {
         /// Its permission bits.
         mode: u32,
     },
+    /// The file is sealed, and what opens it was not given.
+    #[error("the key in `{}` is sealed", path.display())]
+    Sealed {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The file is sealed under something else, or damaged.
+    #[error("the key in `{}` does not open with what protects the keys here", path.display())]
+    WrongLock {
+        /// The path.
+        path: PathBuf,
+    },
     /// The file holds another kind of key, or something else.
     #[error("`{}` does not hold a {}", path.display(), expected.header())]
     WrongKind {
@@ -104,6 +155,10 @@ impl KeyFileError {
             Self::Damaged { .. } | Self::WrongKind { .. } => {
                 Some("restore it from a backup; without it this identity is lost".into())
             }
+            Self::Sealed { .. } | Self::WrongLock { .. } => Some(
+                "it opens with the `keys.json` it was sealed under; `rhizome keys show` says how"
+                    .into(),
+            ),
             Self::Missing { .. } | Self::Io { .. } => None,
         }
     }
@@ -115,6 +170,56 @@ impl KeyFileError {
 /// [`KeyFileError::Exists`] if anything is there, [`KeyFileError::Io`] if the system refuses; a
 /// file that could not be written whole is taken away again.
 pub fn save(path: &Path, kind: KeyKind, key: &SecretKey) -> Result<(), KeyFileError> {
+    save_under(path, kind, key, None)
+}
+
+/// As [`save`], sealed under `lock` if there is one.
+///
+/// # Errors
+/// As [`save`].
+pub fn save_under(
+    path: &Path,
+    kind: KeyKind,
+    key: &SecretKey,
+    lock: Option<&FileLock>,
+) -> Result<(), KeyFileError> {
+    if path.symlink_metadata().is_ok() {
+        return Err(KeyFileError::Exists {
+            path: path.to_owned(),
+        });
+    }
+    // The link is what publishes the file: whole or not at all, and never over another.
+    publish(path, &text_of(kind, key, lock), |draft| {
+        let linked = fs::hard_link(draft, path);
+        linked.and(fs::remove_file(draft))
+    })
+}
+
+/// Writes `key` over the file at `path`, which holds it already, sealed under `lock` if there is
+/// one: after a crash there is the old file or the new one.
+///
+/// # Errors
+/// [`KeyFileError::Io`] if the system refuses.
+pub fn replace_under(
+    path: &Path,
+    kind: KeyKind,
+    key: &SecretKey,
+    lock: Option<&FileLock>,
+) -> Result<(), KeyFileError> {
+    publish(path, &text_of(kind, key, lock), |draft| {
+        fs::rename(draft, path)
+    })
+}
+
+fn text_of(kind: KeyKind, key: &SecretKey, lock: Option<&FileLock>) -> Zeroizing<String> {
+    lock.map_or_else(|| spell(kind, key), |lock| spell_sealed(kind, key, lock))
+}
+
+fn publish(
+    path: &Path,
+    text: &str,
+    name: impl FnOnce(&Path) -> io::Result<()>,
+) -> Result<(), KeyFileError> {
     let at = |source: io::Error| match source.kind() {
         io::ErrorKind::AlreadyExists => KeyFileError::Exists {
             path: path.to_owned(),
@@ -133,31 +238,27 @@ pub fn save(path: &Path, kind: KeyKind, key: &SecretKey) -> Result<(), KeyFileEr
         .mode(0o700)
         .create(parent)
         .map_err(at)?;
-    if path.symlink_metadata().is_ok() {
-        return Err(KeyFileError::Exists {
-            path: path.to_owned(),
-        });
-    }
     let mut random = [0; 8];
     fill_random(&mut random);
     let draft = parent.join(format!(".key-{:016x}", u64::from_le_bytes(random)));
-    // The link is what publishes the file: whole or not at all, and never over another.
-    let written = write(&draft, kind, key).and_then(|()| fs::hard_link(&draft, path));
-    let removed = fs::remove_file(&draft);
-    written.and(removed).map_err(at)?;
+    let written = write(&draft, text).and_then(|()| name(&draft));
+    if written.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    written.map_err(at)?;
     // The name must survive power loss as well as the content.
     File::open(parent)
         .and_then(|parent| parent.sync_all())
         .map_err(at)
 }
 
-fn write(draft: &Path, kind: KeyKind, key: &SecretKey) -> io::Result<()> {
+fn write(draft: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(draft)?;
-    file.write_all(spell(kind, key).as_bytes())?;
+    file.write_all(text.as_bytes())?;
     file.sync_all()
 }
 
@@ -171,6 +272,55 @@ pub fn spell(kind: KeyKind, key: &SecretKey) -> Zeroizing<String> {
         *digits,
         checksum(kind, &seed)
     ))
+}
+
+/// Returns the text of a sealed key file.
+fn spell_sealed(kind: KeyKind, key: &SecretKey, lock: &FileLock) -> Zeroizing<String> {
+    let nonce = random_nonce();
+    let public = key.public();
+    let sealed = seal_body(&lock.0, &nonce, &sealed_aad(kind, &public), &*key.seed());
+    let digits = |bytes: &[u8]| -> String { bytes.iter().map(|b| format!("{b:02x}")).collect() };
+    Zeroizing::new(format!(
+        "{}{SEALED}\n{public}\n{}{}\n",
+        kind.header(),
+        digits(&nonce),
+        digits(&sealed)
+    ))
+}
+
+/// Reads what [`spell_sealed`] returns, and nothing else.
+fn read_sealed(text: &[u8], kind: KeyKind, lock: &FileLock) -> Option<SecretKey> {
+    let rest = std::str::from_utf8(text)
+        .ok()?
+        .strip_prefix(kind.header())?;
+    let (public, rest) = rest
+        .strip_prefix(SEALED)?
+        .strip_prefix('\n')?
+        .split_once('\n')?;
+    let public: PublicKey = public.parse().ok()?;
+    let digits = rest.strip_suffix('\n')?.as_bytes();
+    if digits.len() != 2 * SEALED_BYTES {
+        return None;
+    }
+    let pairs = digits.chunks_exact(2).map(|pair| {
+        let pair = std::str::from_utf8(pair).ok()?;
+        u8::from_str_radix(pair, 16).ok()
+    });
+    let bytes: Vec<u8> = pairs.collect::<Option<_>>()?;
+    let (nonce, sealed) = bytes.split_first_chunk::<24>()?;
+    let seed = Zeroizing::new(open_body(&lock.0, nonce, &sealed_aad(kind, &public), sealed).ok()?);
+    let key = SecretKey::from_seed(seed.as_slice().try_into().ok()?);
+    (key.public() == public).then_some(key)
+}
+
+fn sealed_aad(kind: KeyKind, public: &PublicKey) -> Vec<u8> {
+    [kind.header().as_bytes(), b"\n", public.as_bytes()].concat()
+}
+
+/// Returns whether the text of a key file is sealed.
+fn is_sealed(text: &[u8], kind: KeyKind) -> bool {
+    let rest = text.strip_prefix(kind.header().as_bytes());
+    rest.is_some_and(|rest| rest.starts_with(SEALED.as_bytes()))
 }
 
 /// Reads what [`spell`] returns, and nothing else.
@@ -197,6 +347,18 @@ fn checksum(kind: KeyKind, seed: &[u8; 32]) -> String {
 /// # Errors
 /// [`KeyFileError`] says whether it is missing, exposed to others, of another kind, or damaged.
 pub fn load(path: &Path, kind: KeyKind) -> Result<SecretKey, KeyFileError> {
+    load_under(path, kind, None).map(|(key, _)| key)
+}
+
+/// As [`load`], and opens what is sealed under `lock`; tells also whether it was.
+///
+/// # Errors
+/// As [`load`], and [`KeyFileError::Sealed`], [`KeyFileError::WrongLock`].
+pub fn load_under(
+    path: &Path,
+    kind: KeyKind,
+    lock: Option<&FileLock>,
+) -> Result<(SecretKey, bool), KeyFileError> {
     let at = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => KeyFileError::Missing {
             path: path.to_owned(),
@@ -214,8 +376,16 @@ pub fn load(path: &Path, kind: KeyKind) -> Result<SecretKey, KeyFileError> {
             mode,
         });
     }
-    let mut text = Zeroizing::new(Vec::with_capacity(256));
+    let mut text = Zeroizing::new(Vec::with_capacity(512));
     file.take(MAX_BYTES).read_to_end(&mut text).map_err(at)?;
+    if is_sealed(&text, kind) {
+        let path = || path.to_owned();
+        let lock = lock.ok_or_else(|| KeyFileError::Sealed { path: path() })?;
+        let key = read_sealed(&text, kind, lock);
+        return key
+            .map(|key| (key, true))
+            .ok_or_else(|| KeyFileError::WrongLock { path: path() });
+    }
     let header = text.strip_prefix(kind.header().as_bytes());
     if !header.is_some_and(|rest| rest.starts_with(b"\n")) {
         return Err(KeyFileError::WrongKind {
@@ -223,9 +393,10 @@ pub fn load(path: &Path, kind: KeyKind) -> Result<SecretKey, KeyFileError> {
             expected: kind,
         });
     }
-    read(&text, kind).ok_or_else(|| KeyFileError::Damaged {
+    let key = read(&text, kind).ok_or_else(|| KeyFileError::Damaged {
         path: path.to_owned(),
-    })
+    })?;
+    Ok((key, false))
 }
 
 #[cfg(test)]
@@ -294,5 +465,53 @@ mod tests {
             load(&path, KeyKind::Agent),
             Err(KeyFileError::Damaged { .. })
         ));
+    }
+
+    #[test]
+    fn a_sealed_key_opens_with_its_lock_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node.key");
+        let (key, lock) = (SecretKey::generate(), FileLock::generate());
+        save(&path, KeyKind::Node, &key).unwrap();
+        // What is not sealed yet is read all the same.
+        let (_, sealed) = load_under(&path, KeyKind::Node, Some(&lock)).unwrap();
+        assert!(!sealed);
+        replace_under(&path, KeyKind::Node, &key, Some(&lock)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let text = fs::read(&path).unwrap();
+        let seed = key.seed();
+        let hex = Hash::from_bytes(*seed).to_string();
+        for secret in [&seed[..], hex.as_bytes()] {
+            assert!(!text.windows(secret.len()).any(|piece| piece == secret));
+        }
+        let (again, sealed) = load_under(&path, KeyKind::Node, Some(&lock)).unwrap();
+        assert_eq!((again.public(), sealed), (key.public(), true));
+        assert!(matches!(
+            load(&path, KeyKind::Node),
+            Err(KeyFileError::Sealed { .. })
+        ));
+        let other = load_under(&path, KeyKind::Node, Some(&FileLock::generate()));
+        assert!(matches!(other, Err(KeyFileError::WrongLock { .. })));
+        let other = load_under(&path, KeyKind::Agent, Some(&lock));
+        assert!(matches!(other, Err(KeyFileError::WrongKind { .. })));
+        let again = save_under(&path, KeyKind::Node, &key, Some(&lock));
+        assert!(matches!(again, Err(KeyFileError::Exists { .. })));
+        for at in 0..text.len() {
+            let mut changed = text.clone();
+            changed[at] ^= 1;
+            fs::write(&path, &changed).unwrap();
+            let read = load_under(&path, KeyKind::Node, Some(&lock));
+            assert!(read.is_err(), "{at}");
+        }
+        for length in 0..text.len() {
+            fs::write(&path, &text[..length]).unwrap();
+            assert!(
+                load_under(&path, KeyKind::Node, Some(&lock)).is_err(),
+                "{length}"
+            );
+        }
+        replace_under(&path, KeyKind::Node, &key, None).unwrap();
+        assert_eq!(load(&path, KeyKind::Node).unwrap().public(), key.public());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 }
