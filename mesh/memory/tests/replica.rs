@@ -8,7 +8,7 @@ use std::fs;
 
 use bytes::Bytes;
 use mesh::Mesh;
-use rhizome_identity::Hash;
+use rhizome_identity::{Hash, issue};
 use rhizome_memory::{
     ContextPatch, Draft, Event, Kind, Lane, ListQuery, MAX_WAITING_PER_AUTHOR, OpenError,
     Published, RecallQuery, Replica, ReplicaConfig, ReplicaError, Verdict, WhyState,
@@ -350,4 +350,54 @@ fn what_there_was_no_room_for_is_shown_once_there_is() {
     assert_eq!(late.sync_state(&mesh.space).waiting, 0);
     let why = late.why(&published[count - 1].id).unwrap().unwrap();
     assert!(matches!(why.state, WhyState::Applied), "{why:?}");
+}
+
+#[test]
+fn what_two_keys_made_at_once_sealed_is_read_by_all() {
+    let mesh = Mesh::of(2);
+    let dirs = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    let open = |at: usize| mesh.open(at, dirs[at].path());
+    let [a, b] = [0, 1].map(open);
+    // Two halves of a mesh: in each the space gets a new key, and something is said under it.
+    let (founder, authority) = (&mesh.nodes[0].key, mesh.authority());
+    let made = [5, 6].map(|now| issue::rotate_key(founder, &authority, &mesh.space, now).unwrap());
+    a.append_records(vec![made[0].clone()]).unwrap();
+    b.append_records(vec![made[1].clone()]).unwrap();
+    let said = [
+        mesh.publish(0, &a, "the heron"),
+        mesh.publish(1, &b, "the otter"),
+    ];
+    let key = |replica: &Replica| replica.space_key(&mesh.space, 2).unwrap().commitment();
+    assert_ne!(key(&a), key(&b));
+    // What was said comes first, and the key that opens it later.
+    let wires = [mesh.wires(&a, &said[..1]), mesh.wires(&b, &said[1..])];
+    assert_eq!(
+        b.admit(a.node(), wires[0].clone())[0].verdict,
+        Verdict::Admit
+    );
+    assert_eq!(
+        a.admit(b.node(), wires[1].clone())[0].verdict,
+        Verdict::Admit
+    );
+    let titles = |replica: &Replica| {
+        let items = replica.list(&ListQuery::default()).unwrap();
+        let mut titles: Vec<_> = items.into_iter().map(|item| item.title).collect();
+        titles.sort();
+        titles
+    };
+    assert_eq!((titles(&a).len(), titles(&b).len()), (1, 1));
+    a.append_records(vec![made[1].clone()]).unwrap();
+    b.append_records(vec![made[0].clone()]).unwrap();
+    assert_eq!(key(&a), key(&b));
+    for replica in [&a, &b] {
+        assert_eq!(titles(replica), ["the heron", "the otter"]);
+    }
+    // Also of what is said from now on, and after a restart.
+    let next = mesh.publish(1, &b, "the reed");
+    a.admit(b.node(), mesh.wires(&b, &[next]));
+    drop((a, b));
+    let [a, b] = [0, 1].map(open);
+    for replica in [&a, &b] {
+        assert_eq!(titles(replica), ["the heron", "the otter", "the reed"]);
+    }
 }
