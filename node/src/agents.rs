@@ -6,7 +6,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use rhizome_identity::{AgentId, AgentKey, KeyFileError, SecretKey, keyfile};
+use rhizome_identity::{AgentId, AgentKey, KeyFileError, keyfile::KeyKind};
+
+use crate::vault::Vault;
 
 /// The longest name of an agent, in bytes: it is also the name of a file.
 const MAX_NAME_BYTES: usize = 64;
@@ -28,15 +30,20 @@ impl LocalAgent {
 #[derive(Debug)]
 pub(crate) struct AgentKeys {
     dir: PathBuf,
+    vault: Arc<Vault>,
     default: LocalAgent,
     named: Mutex<BTreeMap<String, LocalAgent>>,
 }
 
 impl AgentKeys {
     /// Reads the keys under `data_dir`, making the default one if there is none.
-    pub(crate) fn open(data_dir: &Path, node_name: &str) -> Result<Self, AgentKeysError> {
+    pub(crate) fn open(
+        data_dir: &Path,
+        node_name: &str,
+        vault: Arc<Vault>,
+    ) -> Result<Self, AgentKeysError> {
         let default_path = data_dir.join("agent.key");
-        let key = load_or_make(&default_path, keyfile::KeyKind::Agent)?;
+        let key = vault.load_or_make(&default_path, KeyKind::Agent)?;
         let default = LocalAgent {
             name: node_name.to_owned(),
             key: Arc::new(key.into()),
@@ -59,7 +66,7 @@ impl AgentKeys {
             let Some(name) = name.filter(|name| check_agent_name(name).is_ok()) else {
                 continue;
             };
-            let key = keyfile::load(&entry.path(), keyfile::KeyKind::Agent)?;
+            let key = vault.load(&entry.path(), KeyKind::Agent)?;
             let agent = LocalAgent {
                 name: name.to_owned(),
                 key: Arc::new(key.into()),
@@ -68,6 +75,7 @@ impl AgentKeys {
         }
         Ok(Self {
             dir,
+            vault,
             default,
             named: Mutex::new(named),
         })
@@ -98,7 +106,7 @@ impl AgentKeys {
             return Ok(agent.clone());
         }
         let path = self.dir.join(format!("{name}.key"));
-        let key = load_or_make(&path, keyfile::KeyKind::Agent)?;
+        let key = self.vault.load_or_make(&path, KeyKind::Agent)?;
         let agent = LocalAgent {
             name: name.to_owned(),
             key: Arc::new(key.into()),
@@ -112,16 +120,6 @@ impl AgentKeys {
             .lock()
             .expect("no code panics while it holds this lock")
     }
-}
-
-/// Loads the key at `path`, or makes one and stores it there first.
-pub(crate) fn load_or_make(path: &Path, kind: keyfile::KeyKind) -> Result<SecretKey, KeyFileError> {
-    if fs::symlink_metadata(path).is_ok() {
-        return keyfile::load(path, kind);
-    }
-    let key = SecretKey::generate();
-    keyfile::save(path, kind, &key)?;
-    Ok(key)
 }
 
 /// Checks a name that becomes part of a path.
@@ -178,13 +176,17 @@ impl AgentKeysError {
 mod tests {
     use super::*;
 
+    fn open(dir: &Path) -> AgentKeys {
+        AgentKeys::open(dir, "laptop", Arc::new(Vault::open(dir).unwrap())).unwrap()
+    }
+
     #[test]
     fn keys_are_kept_and_found_again() {
         let temp = tempfile::tempdir().unwrap();
-        let keys = AgentKeys::open(temp.path(), "laptop").unwrap();
+        let keys = open(temp.path());
         let mender = keys.make("mender").unwrap();
         assert_eq!(keys.make("mender").unwrap().id(), mender.id());
-        let again = AgentKeys::open(temp.path(), "laptop").unwrap();
+        let again = open(temp.path());
         assert_eq!(again.by_id(&mender.id()).unwrap().name, "mender");
         assert_eq!(again.default_agent().id(), keys.default_agent().id());
         assert!(again.by_id(&again.default_agent().id()).is_some());
@@ -193,7 +195,7 @@ mod tests {
     #[test]
     fn a_name_is_no_way_out_of_the_directory() {
         let temp = tempfile::tempdir().unwrap();
-        let keys = AgentKeys::open(temp.path(), "laptop").unwrap();
+        let keys = open(temp.path());
         for name in [
             "",
             ".",

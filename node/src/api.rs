@@ -13,6 +13,7 @@ pub(crate) mod extract;
 mod file_routes;
 pub(crate) mod idempotency;
 mod image_routes;
+mod key_routes;
 mod lifecycle_routes;
 pub(crate) mod listen;
 mod member_routes;

@@ -26,7 +26,7 @@ mod unpack;
 pub(crate) use self::{
     contents::Contents,
     error::BackupError,
-    pack::Pack,
+    pack::{Pack, key_files},
     restore::restore,
     sealed::{Opener, Sealer, first_line, read_bounded},
     unpack::{Checked, verify},

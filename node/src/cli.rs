@@ -3,7 +3,6 @@
 mod client;
 mod commands;
 mod failure;
-mod prompt;
 mod ui;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -14,8 +13,9 @@ pub(crate) use self::ui::utc;
 use self::{
     client::Client,
     commands::{
-        agent, api, audit, backup, context, daemon, e2b, image, invite, mcp, member, memory, mesh,
-        node, quota, resume, root, runtime, sandbox, secret, snapshot, space, token, usage, volume,
+        agent, api, audit, backup, context, daemon, e2b, image, invite, keys, mcp, member, memory,
+        mesh, node, quota, resume, root, runtime, sandbox, secret, snapshot, space, token, usage,
+        volume,
     },
     failure::Failure,
     ui::Ui,
@@ -105,6 +105,9 @@ Without a daemon nobody heeds leases: before removing a node for good, use `--sa
     /// Export, import and replace the root key of the mesh
     #[command(subcommand)]
     Root(root::Verb),
+    /// Show and change how the keys of this node lie at rest
+    #[command(subcommand)]
+    Keys(keys::Verb),
     Backup(backup::Backup),
     Restore(backup::Restore),
     /// Publish, recall and watch memories
@@ -233,6 +236,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Agent(verb) => agent::run(context, verb).await,
         Command::Member(verb) => member::run(context, verb).await,
         Command::Root(verb) => root::run(context, verb).await,
+        Command::Keys(verb) => keys::run(context, verb).await,
         Command::Backup(args) => backup::backup(context, args).await,
         Command::Restore(args) => backup::restore(context, args).await,
         Command::Memory(verb) => memory::run(context, verb).await,

@@ -18,6 +18,7 @@ pub(crate) mod fail;
 pub(crate) mod files;
 mod image;
 mod invite;
+mod keys;
 pub(crate) mod lifecycle;
 mod member;
 pub(crate) mod memory;
@@ -40,7 +41,7 @@ use std::{
 };
 
 use axum::http::StatusCode;
-use rhizome_identity::{KeyFileError, NodeKey, keyfile};
+use rhizome_identity::{KeyFileError, NodeKey, keyfile::KeyKind};
 use rhizome_memory::{OpenError, Replica, ReplicaConfig, ShareLimits, now_ms};
 use rhizome_mesh::net::{Mesh, MeshConfig};
 use rhizome_sandbox::{DoorConnection, Gate, SandboxConfig, Sandboxes};
@@ -60,7 +61,7 @@ pub(crate) use self::{
     status::resident_bytes,
 };
 use crate::{
-    agents::{self, AgentKeys, AgentKeysError},
+    agents::{AgentKeys, AgentKeysError},
     api::{
         idempotency::{IdempotencyError, Keys},
         listen::{MAX_CONNECTIONS, listen},
@@ -77,6 +78,7 @@ use crate::{
     door,
     error::ApiError,
     remote,
+    vault::{Vault, VaultError},
 };
 
 /// How long requests and streams may take to end once the daemon stops.
@@ -119,10 +121,15 @@ impl Daemon {
     pub async fn start(data_dir: &Path, flags: UpFlags) -> Result<Self, StartError> {
         let data = DataDir::lock(data_dir)?;
         let config = Config::load(data.path(), flags)?;
-        let key: NodeKey = agents::load_or_make(&data.join("node.key"), keyfile::KeyKind::Node)
+        // It may ask for a passphrase, and stretch it.
+        let dir = data.path().to_owned();
+        let vault = blocking(move || Vault::open(&dir)).await;
+        let vault = Arc::new(vault.map_err(StartError::Panicked)??);
+        let key: NodeKey = vault
+            .load_or_make(&data.join("node.key"), KeyKind::Node)
             .map_err(StartError::Key)?
             .into();
-        let agents = AgentKeys::open(data.path(), &config.name)?;
+        let agents = AgentKeys::open(data.path(), &config.name, Arc::clone(&vault))?;
         let tokens = Tokens::open(data.join("tokens.json")).map_err(StartError::Tokens)?;
         let keys = Keys::open(data.join("idempotency.log"), now_ms()).map_err(StartError::Keys)?;
         let audit = Audit::open(&data.join("audit")).map_err(StartError::Audit)?;
@@ -156,6 +163,7 @@ impl Daemon {
             config,
             data,
             key,
+            vault,
             replica,
             mesh,
             audit,
@@ -361,6 +369,9 @@ pub enum StartError {
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// What protects the keys cannot be had.
+    #[error(transparent)]
+    Vault(#[from] VaultError),
     /// The node's key cannot be used.
     #[error("cannot use the key of this node")]
     Key(#[source] KeyFileError),
@@ -370,8 +381,8 @@ pub enum StartError {
     /// The replica cannot be opened.
     #[error("cannot open what this node remembers")]
     Replica(#[source] OpenError),
-    /// The replica panicked while it opened.
-    #[error("opening what this node remembers ended in a panic")]
+    /// A part panicked while it opened.
+    #[error("opening what this node keeps ended in a panic")]
     Panicked(#[source] ApiError),
     /// The network could not be started.
     #[error("cannot start the network")]
@@ -421,6 +432,7 @@ impl StartError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::DataDir(error) => error.hint(),
+            Self::Vault(error) => error.hint(),
             Self::Key(error) => error.hint(),
             Self::Agents(error) => error.hint(),
             Self::Replica(error) => error.hint(),

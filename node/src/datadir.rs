@@ -5,6 +5,7 @@
 //! daemon.log      what a detached daemon says
 //! config.json     settings (crate::config)
 //! api.sock        the API; elsewhere if the path is too long, then api.path names it
+//! keys.json       how the keys lie, unless they lie plain (crate::vault)
 //! node.key        who this node is
 //! agent.key       the agent it speaks as when none is named
 //! agents/*.key    the other agents of this node

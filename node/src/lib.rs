@@ -12,6 +12,8 @@
 //! - `agents`: the keys of the agents that speak here
 //! - `backup`: everything a node needs in one encrypted file, and back
 //! - `e2b`: the door for clients of E2B
+//! - `vault`: how the keys of this node lie at rest
+//! - `prompt`: asking for a passphrase on the terminal
 //! - [`error`]: errors as the API tells them
 #![forbid(unsafe_code)]
 
@@ -30,7 +32,9 @@ mod control;
 mod door;
 mod e2b;
 mod mcp;
+mod prompt;
 mod remote;
 mod secrets;
+mod vault;
 #[cfg(test)]
 mod world;

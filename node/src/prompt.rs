@@ -7,41 +7,56 @@ use std::{
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
 
-use super::failure::Failure;
-
 /// The longest line that is read, in bytes.
 const MAX_LINE: usize = 4 * 1024;
+
+/// Why a secret was not given.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PromptError {
+    /// Nobody can be asked.
+    #[error("there is no terminal to ask for the {what} on")]
+    NoTerminal {
+        /// What was to be asked for.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A new one was empty.
+    #[error("an empty passphrase protects nothing")]
+    Empty,
+    /// A new one was not the same twice.
+    #[error("the two are not the same")]
+    Mismatch,
+    /// The terminal failed.
+    #[error("cannot read from the terminal")]
+    Io(#[from] io::Error),
+}
 
 /// Asks for a secret that is there already.
 ///
 /// # Errors
-/// [`Failure::Usage`] with `otherwise` as its hint if there is no terminal to ask on.
-pub(crate) fn secret(what: &str, otherwise: &str) -> Result<Zeroizing<String>, Failure> {
-    let no_terminal = |_| {
-        Failure::usage(
-            format!("there is no terminal to ask for {what} on"),
-            otherwise,
-        )
-    };
+/// [`PromptError::NoTerminal`], [`PromptError::Io`].
+pub(crate) fn secret(what: &str) -> Result<Zeroizing<String>, PromptError> {
     let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty");
-    let terminal = terminal.map_err(no_terminal)?;
-    ask(terminal, what).map_err(Failure::Output)
+    let terminal = terminal.map_err(|source| PromptError::NoTerminal {
+        what: what.to_owned(),
+        source,
+    })?;
+    Ok(ask(terminal, what)?)
 }
 
 /// Asks for a secret that is new, twice.
 ///
 /// # Errors
-/// As [`secret`], and if the two differ or are empty.
-pub(crate) fn new_secret(what: &str, otherwise: &str) -> Result<Zeroizing<String>, Failure> {
-    let first = secret(what, otherwise)?;
-    let again = secret(&format!("{what} again"), otherwise)?;
+/// As [`secret`], and [`PromptError::Empty`], [`PromptError::Mismatch`].
+pub(crate) fn new_secret(what: &str) -> Result<Zeroizing<String>, PromptError> {
+    let first = secret(what)?;
+    let again = secret(&format!("{what} again"))?;
     match (first == again, first.is_empty()) {
+        (_, true) => Err(PromptError::Empty),
         (true, false) => Ok(first),
-        (_, true) => Err(Failure::usage(
-            "an empty passphrase protects nothing",
-            otherwise,
-        )),
-        (false, _) => Err(Failure::usage("the two are not the same", "try again")),
+        (false, false) => Err(PromptError::Mismatch),
     }
 }
 

@@ -32,6 +32,8 @@ mod http;
 mod images;
 #[path = "daemon/invites.rs"]
 mod invites;
+#[path = "daemon/keys.rs"]
+mod keys;
 #[path = "daemon/lifecycle.rs"]
 mod lifecycle;
 #[path = "daemon/mcp.rs"]

@@ -99,6 +99,7 @@ __all__ = [
     "JoinRequest",
     "JoinRequests",
     "Joined",
+    "KeysAtRest",
     "Lease",
     "LeaseBody",
     "Member",
@@ -144,6 +145,7 @@ __all__ = [
     "ProgressLine7",
     "ProgressLine8",
     "ProgressLine9",
+    "ProtectBody",
     "Pty",
     "PublishBody",
     "Published",
@@ -1763,6 +1765,16 @@ class Joined(Model):
 
 
 @dataclass(frozen=True)
+class KeysAtRest(Model):
+    """`GET /v1/keys`, and the answer to `ProtectBody`."""
+
+    # Schema number.
+    schema: int
+    # How they lie: `plain`, `passphrase` or `keyring`.
+    with_: str
+
+
+@dataclass(frozen=True)
 class Lease(Model):
     """How long a sandbox lives when nobody asks for more."""
 
@@ -2443,6 +2455,16 @@ class ProgressLine9(Model):
     done: Optional[ImagePushed] = None
     error: Optional[ErrorInfo] = None
     _nested: ClassVar[Dict[str, str]] = {'progress': 'Progress', 'done': 'ImagePushed', 'error': 'ErrorInfo'}
+
+
+@dataclass(frozen=True)
+class ProtectBody(Model):
+    """`POST /v1/keys`."""
+
+    # `plain`, `passphrase` or `keyring`.
+    with_: str
+    # The passphrase, for `passphrase`.
+    passphrase: Optional[str] = None
 
 
 @dataclass(frozen=True)

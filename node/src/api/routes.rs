@@ -10,8 +10,8 @@ use axum::{
 use super::{
     backup_routes, context_routes, exec_routes, file_routes,
     idempotency::{self, Keyed},
-    image_routes, lifecycle_routes, member_routes, memory_routes, mesh_routes, network_routes,
-    node_routes, openapi, page, pool_routes, runtime_routes, sandbox_routes,
+    image_routes, key_routes, lifecycle_routes, member_routes, memory_routes, mesh_routes,
+    network_routes, node_routes, openapi, page, pool_routes, runtime_routes, sandbox_routes,
     table::{self, Described, NODE, Table},
     usage_routes, volume_routes,
 };
@@ -84,6 +84,7 @@ fn owner_table() -> Table {
         .merge(pool_routes::table())
         .merge(member_routes::table())
         .merge(backup_routes::table())
+        .merge(key_routes::table())
 }
 
 fn guest_table() -> Table {

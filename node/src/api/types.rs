@@ -19,6 +19,7 @@ pub mod e2b;
 pub mod file;
 pub mod image;
 pub mod import;
+pub mod keys;
 pub mod lifecycle;
 pub mod member;
 pub mod memory;

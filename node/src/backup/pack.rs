@@ -10,7 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rhizome_identity::{NodeKey, keyfile};
+use rhizome_identity::{
+    NodeKey,
+    keyfile::{self, KeyKind},
+};
 use rhizome_memory::{Replica, StoreAudit, now_ms};
 use zeroize::Zeroizing;
 
@@ -18,6 +21,7 @@ use super::{
     BackupError, Contents,
     contents::{CONTENTS, COUNTS, Class, FORMAT, Item, SUMS, class_of, order_of, places},
 };
+use crate::vault::Vault;
 
 /// A file that is no longer than this is kept in memory rather than open, in bytes.
 const KEPT: u64 = 64 * 1024;
@@ -52,13 +56,14 @@ impl std::fmt::Debug for Held {
 impl Pack {
     /// Takes down what belongs to this moment.
     ///
-    /// `replica` is the store of `dir`, and whoever calls keeps keys and certificates from being
+    /// `replica` is the store of `dir`, `vault` opens its keys, and whoever calls keeps keys and certificates from being
     /// made meanwhile.
     ///
     /// # Errors
     /// [`BackupError`] if a file cannot be read.
     pub(crate) fn collect(
         dir: &Path,
+        vault: &Vault,
         node: &NodeKey,
         name: &str,
         replica: &Replica,
@@ -85,8 +90,9 @@ impl Pack {
             .point()
             .map_err(BackupError::io("look at", &store))?;
         for (place, ending, class) in places(with_blobs) {
-            for path in pack.listed(place, ending)? {
-                pack.hold(path, class)?;
+            let at = dir.join(place);
+            for path in listed(dir, place, ending).map_err(BackupError::io("list", &at))? {
+                pack.hold(path, class, vault)?;
             }
         }
         for (name, bytes) in point.segments {
@@ -155,41 +161,10 @@ impl Pack {
             .map_err(BackupError::io("write", Path::new("the backup")))
     }
 
-    /// Returns the paths of a place that are there and can be in a backup.
-    fn listed(&self, place: &str, ending: &str) -> Result<Vec<String>, BackupError> {
-        if !place.ends_with('/') {
-            let is_there = self.dir.join(place).is_file();
-            return Ok(is_there.then(|| place.to_owned()).into_iter().collect());
-        }
-        let at = self.dir.join(place);
-        let entries = match fs::read_dir(&at) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(BackupError::io("list", &at)(error)),
-        };
-        let mut paths = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(BackupError::io("list", &at))?;
-            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-            let name = entry.file_name().into_string().unwrap_or_default();
-            let path = format!("{place}{name}");
-            // Half-written files end otherwise, or begin with a dot.
-            if is_file
-                && name.ends_with(ending)
-                && !name.ends_with(".new")
-                && class_of(&path).is_some()
-            {
-                paths.push(path);
-            }
-        }
-        paths.sort();
-        Ok(paths)
-    }
-
-    fn hold(&mut self, path: String, class: Class) -> Result<(), BackupError> {
+    fn hold(&mut self, path: String, class: Class, vault: &Vault) -> Result<(), BackupError> {
         let at = self.dir.join(&path);
         if let Class::Key(kind) = class {
-            let key = keyfile::load(&at, kind)?;
+            let key = vault.load(&at, kind)?;
             let text = Zeroizing::new(keyfile::spell(kind, &key).as_bytes().to_vec());
             self.add(path, text.len() as u64, Some(Held::Content(text)));
             return Ok(());
@@ -225,6 +200,48 @@ impl Pack {
         }
         self.contents.files.push(Item { path, bytes });
     }
+}
+
+/// Returns every key file of a data directory.
+///
+/// # Errors
+/// If the directory cannot be read.
+pub(crate) fn key_files(dir: &Path) -> io::Result<Vec<(PathBuf, KeyKind)>> {
+    let mut files = Vec::new();
+    for (place, ending, class) in places(false) {
+        if let Class::Key(kind) = class {
+            let paths = listed(dir, place, ending)?.into_iter();
+            files.extend(paths.map(|path| (dir.join(path), kind)));
+        }
+    }
+    Ok(files)
+}
+
+/// Returns the paths of a place that are there and can be in a backup, relative to `dir`.
+fn listed(dir: &Path, place: &str, ending: &str) -> io::Result<Vec<String>> {
+    if !place.ends_with('/') {
+        let is_there = dir.join(place).is_file();
+        return Ok(is_there.then(|| place.to_owned()).into_iter().collect());
+    }
+    let entries = match fs::read_dir(dir.join(place)) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        let name = entry.file_name().into_string().unwrap_or_default();
+        let path = format!("{place}{name}");
+        // Half-written files end otherwise, or begin with a dot.
+        let is_whole = name.ends_with(ending) && !name.ends_with(".new");
+        if is_file && is_whole && class_of(&path).is_some() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
 }
 
 /// Appends a file of exactly `bytes` bytes and returns its hash.

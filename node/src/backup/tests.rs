@@ -57,7 +57,8 @@ async fn backed_up(owner: &Owner) -> (World, Vec<u8>) {
 
 fn collect(world: &World) -> Pack {
     let node = world.node();
-    Pack::collect(node.data.path(), &node.key, "laptop", &node.replica, false).unwrap()
+    let (dir, vault) = (node.data.path(), &node.vault);
+    Pack::collect(dir, vault, &node.key, "laptop", &node.replica, false).unwrap()
 }
 
 /// Fails to restore, and leaves nothing.

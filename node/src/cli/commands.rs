@@ -10,6 +10,7 @@ pub(super) mod e2b;
 pub(super) mod image;
 pub(super) mod import;
 pub(super) mod invite;
+pub(super) mod keys;
 pub(super) mod mcp;
 pub(super) mod member;
 pub(super) mod memory;

@@ -114,6 +114,22 @@ impl Failure {
         })
     }
 
+    /// Tells an error of ours as the daemon would.
+    pub(crate) fn of(code: &str, error: &dyn std::error::Error, hint: Option<String>) -> Self {
+        let mut causes = Vec::new();
+        let mut next = error.source();
+        while let Some(cause) = next {
+            causes.push(cause.to_string());
+            next = cause.source();
+        }
+        Self::Refused {
+            code: code.to_owned(),
+            message: error.to_string(),
+            causes,
+            hint,
+        }
+    }
+
     pub(crate) fn usage(message: impl Into<String>, hint: &str) -> Self {
         Self::Usage {
             message: message.into(),

@@ -45,7 +45,14 @@ impl Node {
         let pack = self
             .between_records(move || {
                 let (name, replica) = (node.name(), &node.replica);
-                Pack::collect(node.data.path(), &node.key, &name, replica, body.with_blobs)
+                Pack::collect(
+                    node.data.path(),
+                    &node.vault,
+                    &node.key,
+                    &name,
+                    replica,
+                    body.with_blobs,
+                )
             })
             .await?
             .map_err(|error| fail::backup(&error))?;

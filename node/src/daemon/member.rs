@@ -208,8 +208,7 @@ impl Node {
         if !as_root {
             return Ok(None);
         }
-        let path = self.data.join("root.key");
-        let key = blocking(move || keyfile::load(&path, keyfile::KeyKind::Root)).await?;
+        let key = self.load_key("root.key", keyfile::KeyKind::Root).await?;
         key.map(Some).map_err(|error| {
             fail::key_file(error).hint("`rhizome root import` brings the root key to this node")
         })

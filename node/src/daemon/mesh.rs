@@ -1,4 +1,6 @@
 //! The mesh: init, join, spaces, agents, peers.
+use std::sync::Arc;
+
 use axum::http::StatusCode;
 use rhizome_identity::{
     AgentInfo, Authority, Invite, NodeId, RecordId, Role, RootKey, SpaceId, SpaceInfo, Verbs,
@@ -9,7 +11,7 @@ use rhizome_mesh::net::{PathKind, PeerInfo, PeerState as MeshPeerState, SyncStat
 
 use super::{fail, member::Keep, names::Names, node::Node};
 use crate::{
-    agents::{self, LocalAgent, check_agent_name},
+    agents::{LocalAgent, check_agent_name},
     api::types::{
         Named, SCHEMA,
         memory::WhyRecord,
@@ -33,15 +35,15 @@ impl Node {
         }
         let (root_path, next_path) = (self.data.join("root.key"), self.data.join("next-root.key"));
         let paths = (root_path.clone(), next_path.clone());
+        let vault = Arc::clone(&self.vault);
         self.append(move |key, authority, now| {
             if let Some(mesh) = authority.mesh() {
                 return Err(already_member(&mesh.fmt_short(), authority.name()));
             }
             // A root key that lies there is one whose mesh a crash kept from being founded.
             let load = |path| -> Result<RootKey, ApiError> {
-                agents::load_or_make(path, keyfile::KeyKind::Root)
-                    .map(Into::into)
-                    .map_err(fail::key_file)
+                let key = vault.load_or_make(path, keyfile::KeyKind::Root);
+                key.map(Into::into).map_err(fail::key_file)
             };
             let (root, next) = (load(&paths.0)?, load(&paths.1)?);
             let records = issue::found(

@@ -23,6 +23,7 @@ use crate::{
     error::ApiError,
     mcp,
     remote::{claims::Claims, facts::FactsCache, packs::Turns},
+    vault::Vault,
 };
 
 /// Streams on the node's own socket at once: `watch` that follows.
@@ -34,6 +35,7 @@ pub(crate) struct Node {
     pub(crate) config: Config,
     pub(crate) data: DataDir,
     pub(crate) key: NodeKey,
+    pub(crate) vault: Arc<Vault>,
     pub(crate) replica: Replica,
     pub(crate) mesh: Mesh,
     pub(crate) audit: Audit,
@@ -74,6 +76,7 @@ pub(crate) struct Parts {
     pub(crate) config: Config,
     pub(crate) data: DataDir,
     pub(crate) key: NodeKey,
+    pub(crate) vault: Arc<Vault>,
     pub(crate) replica: Replica,
     pub(crate) mesh: Mesh,
     pub(crate) audit: Audit,
@@ -94,6 +97,7 @@ impl Node {
             config: parts.config,
             data: parts.data,
             key: parts.key,
+            vault: parts.vault,
             replica: parts.replica,
             mesh: parts.mesh,
             audit: parts.audit,

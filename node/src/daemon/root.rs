@@ -1,15 +1,11 @@
 //! The root of the mesh, as far as its keys lie on this node.
-use std::fs;
+use std::{fs, sync::Arc};
 
 use axum::http::StatusCode;
-use rhizome_identity::{
-    KeyFileError, RootKey, issue,
-    keyfile::{self, KeyKind},
-};
+use rhizome_identity::{KeyFileError, RootKey, issue, keyfile::KeyKind};
 
 use super::{fail, node::Node};
 use crate::{
-    agents,
     api::types::{SCHEMA, member::RootRotated},
     error::ApiError,
 };
@@ -24,14 +20,18 @@ impl Node {
             paths[0].display().to_string(),
             paths[1].display().to_string(),
         );
+        let vault = Arc::clone(&self.vault);
         let root = self
             .append(move |_, authority, now| {
                 let [root, next, after] = &paths;
-                let new: RootKey = keyfile::load(next, KeyKind::Root)
+                let new: RootKey = vault
+                    .load(next, KeyKind::Root)
                     .map(RootKey::from)
                     .map_err(missing)?;
                 // Made before it is committed to, and found again after a crash.
-                let chosen = agents::load_or_make(after, KeyKind::Root).map_err(fail::key_file)?;
+                let chosen = vault
+                    .load_or_make(after, KeyKind::Root)
+                    .map_err(fail::key_file)?;
                 let mut records = Vec::new();
                 if authority.root() != Some(new.public()) {
                     let record = issue::rotate_root(&new, &chosen.public(), authority, now);

@@ -24,21 +24,21 @@ fn rhizome(args: &[&str], dir: &Path) -> Output {
         .unwrap()
 }
 
-fn ok(args: &[&str], dir: &Path) -> Value {
+pub(crate) fn ok(args: &[&str], dir: &Path) -> Value {
     let output = rhizome(&[args, &["--json"]].concat(), dir);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {said}");
     serde_json::from_slice(&output.stdout).unwrap_or_default()
 }
 
-fn fails(args: &[&str], dir: &Path) -> String {
+pub(crate) fn fails(args: &[&str], dir: &Path) -> String {
     let output = rhizome(args, dir);
     assert!(!output.status.success(), "{args:?}");
     String::from_utf8(output.stderr).unwrap()
 }
 
 /// Writes a passphrase and returns where it and a backup lie.
-fn files(temp: &Path) -> (String, String) {
+pub(crate) fn files(temp: &Path) -> (String, String) {
     let pass = temp.join("pass");
     fs::write(&pass, "correct horse battery staple\n").unwrap();
     let path = |path: PathBuf| path.to_str().unwrap().to_owned();

@@ -141,6 +141,10 @@ fn a_relay_stores_checks_and_serves_what_it_cannot_read() {
         || space(&relay),
         |space| space["fragments"] == fragments,
     );
+    let bodies = || fs::read_dir(dirs[1].join("store/bodies")).map_or(0, Iterator::count);
+    until("with what is too long for a fragment", bodies, |bodies| {
+        *bodies == 1
+    });
     assert_eq!(space(&relay)["quarantined"], 0);
     let refused = relay.ask("GET", "/v1/memory?space=findings", None);
     assert_eq!((refused.0, code(&refused)), (403, "denied"), "{refused:?}");

@@ -11,10 +11,7 @@ use std::{
 use clap::{Args, Subcommand};
 use futures::TryStreamExt;
 use http_body_util::BodyStream;
-use rhizome_identity::{
-    NodeKey,
-    keyfile::{self, KeyKind},
-};
+use rhizome_identity::{NodeKey, keyfile::KeyKind};
 use rhizome_memory::{Replica, ReplicaConfig, now_ms};
 
 pub(crate) use self::out::Out;
@@ -25,12 +22,11 @@ use crate::{
         backup::{BackupBody, BackupChecked, BackupMade},
     },
     backup::{self, BackupError, Checked, Opener, Pack, Sealer},
-    cli::{
-        prompt,
-        ui::{plain, size, utc},
-    },
+    cli::ui::{plain, size, utc},
     config::{Config, UpFlags},
     datadir::{self, DataDir},
+    prompt,
+    vault::Vault,
 };
 
 /// What a passphrase is asked for as.
@@ -130,8 +126,7 @@ impl Seal {
         if let Some(path) = &self.passphrase_file {
             body.passphrase = Some(backup::first_line(path)?.to_string());
         } else if body.recipients.is_empty() {
-            let otherwise = "give `--recipient age1...` or `--passphrase-file`";
-            body.passphrase = Some(prompt::new_secret(what, otherwise)?.to_string());
+            body.passphrase = Some(prompt::new_secret(what)?.to_string());
         }
         Ok(body)
     }
@@ -165,8 +160,7 @@ impl Open {
                 hint,
             ));
         }
-        let otherwise = "give the passphrase with `--passphrase-file`";
-        Ok(Opener::from_passphrase(&prompt::secret(what, otherwise)?))
+        Ok(Opener::from_passphrase(&prompt::secret(what)?))
     }
 }
 
@@ -237,10 +231,19 @@ fn copy(dir: &Path, body: &BackupBody, out: Out) -> Result<Out, Failure> {
         use crate::daemon::StartError;
         let data = DataDir::lock(dir)?;
         let config = Config::load(data.path(), UpFlags::default())?;
-        let key = keyfile::load(&data.join("node.key"), KeyKind::Node).map_err(StartError::Key)?;
+        let vault = Vault::open(data.path())?;
+        let key = vault
+            .load(&data.join("node.key"), KeyKind::Node)
+            .map_err(StartError::Key)?;
         let key = NodeKey::from(key);
         let opened = Replica::open(&data.join("store"), key.clone(), ReplicaConfig::default());
-        Ok((data, config, key, opened.map_err(StartError::Replica)?))
+        Ok((
+            data,
+            config,
+            vault,
+            key,
+            opened.map_err(StartError::Replica)?,
+        ))
     };
     if !dir.join("node.key").exists() {
         let message = format!("there is no node in `{}`", dir.display());
@@ -249,8 +252,15 @@ fn copy(dir: &Path, body: &BackupBody, out: Out) -> Result<Out, Failure> {
             "name its directory with `--data-dir`",
         ));
     }
-    let (data, config, key, replica) = begin()?;
-    let pack = Pack::collect(data.path(), &key, &config.name, &replica, body.with_blobs)?;
+    let (data, config, vault, key, replica) = begin()?;
+    let pack = Pack::collect(
+        data.path(),
+        &vault,
+        &key,
+        &config.name,
+        &replica,
+        body.with_blobs,
+    )?;
     let sealed = pack.write(sealer_of(body)?.seal(out)?)?;
     Ok(sealed.finish()?)
 }
@@ -369,17 +379,7 @@ fn data_dir(context: &Context) -> Result<PathBuf, Failure> {
 
 impl From<BackupError> for Failure {
     fn from(error: BackupError) -> Self {
-        let mut causes = Vec::new();
-        let mut next = std::error::Error::source(&error);
-        while let Some(cause) = next {
-            causes.push(cause.to_string());
-            next = cause.source();
-        }
-        Self::Refused {
-            code: "backup".to_owned(),
-            message: error.to_string(),
-            causes,
-            hint: error.hint(),
-        }
+        let hint = error.hint();
+        Self::of("backup", &error, hint)
     }
 }

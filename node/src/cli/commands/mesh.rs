@@ -1,19 +1,24 @@
 //! `rhizome init`, `join`, `peers`.
 
-use std::io::Read;
+use std::{io::Read, path::PathBuf};
 
 use clap::Args;
 use rhizome_memory::now_ms;
 
 use super::{Context, Failure, short};
 use crate::{
-    api::types::mesh::{Founded, InitBody, JoinBody, Joined, Peer, PeerState, Peers},
+    api::types::{
+        keys::KeysAtRest,
+        mesh::{Founded, InitBody, JoinBody, Joined, Peer, PeerState, Peers},
+    },
     cli::ui::{ago, utc},
 };
 
 /// Founds a mesh on this node.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  rhizome init --name lab --space findings")]
+#[command(
+    after_help = "Examples:\n  rhizome init --name lab --space findings\n  rhizome init --name lab --keys passphrase"
+)]
 pub(crate) struct Init {
     /// Name of the mesh
     #[arg(long, value_name = "NAME")]
@@ -24,6 +29,12 @@ pub(crate) struct Init {
     /// Make a first space
     #[arg(long, value_name = "NAME")]
     space: Option<String>,
+    /// How the keys lie at rest: `plain`, `passphrase` or `keyring`; as they do by default
+    #[arg(long, value_parser = ["plain", "passphrase", "keyring"], value_name = "HOW")]
+    keys: Option<String>,
+    /// The file with the passphrase on its first line; asked for by default
+    #[arg(long, value_name = "FILE", requires = "keys")]
+    passphrase_file: Option<PathBuf>,
 }
 
 /// Joins a mesh with an invite.
@@ -42,13 +53,23 @@ pub(crate) async fn init(context: &Context, args: Init) -> Result<(), Failure> {
         name,
         node_name,
         space,
+        keys,
+        passphrase_file,
     } = args;
+    // Asked for first: nothing is founded by whoever changes their mind.
+    let keys = keys
+        .map(|with| super::keys::body(&with, passphrase_file))
+        .transpose()?;
     let body = InitBody {
         name,
         node_name,
         space,
     };
     let founded: Founded = context.client.post("/v1/mesh/init", &body).await?;
+    let at_rest: KeysAtRest = match keys {
+        Some(body) => context.client.post("/v1/keys", &body).await?,
+        None => context.client.get("/v1/keys").await?,
+    };
     if context.ui.is_json() {
         return context.ui.object(&founded);
     }
@@ -65,6 +86,11 @@ pub(crate) async fn init(context: &Context, args: Init) -> Result<(), Failure> {
     context
         .ui
         .status("keep a copy of it off this machine; invite others with `rhizome invite create`");
+    if at_rest.with == "plain" {
+        context.ui.status(
+            "the keys lie in plain files that you alone can read; `rhizome keys protect` seals them",
+        );
+    }
     Ok(())
 }
 

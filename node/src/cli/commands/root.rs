@@ -21,6 +21,7 @@ use super::{
 use crate::{
     api::types::{SCHEMA, member::RootRotated},
     backup, datadir,
+    vault::Vault,
 };
 
 /// The most that is read as words, in bytes.
@@ -105,7 +106,9 @@ fn path_of(context: &Context, next: bool) -> Result<PathBuf, Failure> {
 
 fn export(context: &Context, next: bool, to: Option<&Path>, seal: &Seal) -> Result<(), Failure> {
     let path = path_of(context, next)?;
-    let key = keyfile::load(&path, KeyKind::Root).map_err(key_file)?;
+    let key = vault_of(&path)?
+        .load(&path, KeyKind::Root)
+        .map_err(key_file)?;
     if let Some(to) = to {
         // The text of a key file: age alone makes it one again.
         let sealed = seal
@@ -152,8 +155,14 @@ fn import(context: &Context, next: bool, from: Option<&Path>, open: &Open) -> Re
         }
         None => spoken()?,
     };
-    keyfile::save(&path, KeyKind::Root, &key).map_err(key_file)?;
+    let saved = vault_of(&path)?.save(&path, KeyKind::Root, &key);
+    saved.map_err(key_file)?;
     shown(context, &key.public().to_string(), &path)
+}
+
+/// Returns what opens the keys beside `path`.
+fn vault_of(path: &Path) -> Result<Vault, Failure> {
+    Ok(Vault::open(path.parent().unwrap_or(Path::new(".")))?)
 }
 
 /// Reads a key as words from standard input.

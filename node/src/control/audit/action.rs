@@ -34,6 +34,7 @@ pub(super) fn action<'a>(method: &Method, path: &'a str) -> Option<Action<'a>> {
         // Each call is noted by itself.
         ["mcp", ..] => return None,
         ["mesh", verb] => ("mesh", verb, None),
+        ["keys"] => ("keys", "protect", None),
         ["down"] => ("daemon", "down", None),
         ["quotas"] if *method == Method::DELETE => ("quota", "remove", None),
         ["quotas"] => ("quota", "set", None),
