@@ -1,6 +1,7 @@
 //! Bytes, round trips and time of reconciliation, with `negentropy` beside it.
 //!
-//! `cargo bench -p rhizome-mesh --bench reconcile`
+//! `cargo bench -p rhizome-mesh --bench reconcile`. `RECONCILE_LARGE` sets how many ids the large
+//! pair of sets holds a side, 1,000,000 by default; the limit beside it is for as many.
 #![allow(clippy::print_stdout, reason = "a benchmark reports on stdout")]
 
 use std::time::{Duration, Instant};
@@ -11,9 +12,17 @@ use rhizome_memory::IdSet;
 use rhizome_mesh::proto::reconcile::{SessionKey, answer, decode, encode, open, pack};
 
 const HELD: u64 = 100_000;
-/// What a hundred differences may cost.
-const MOST_BYTES: usize = 120_000;
-const MOST_TRIPS: usize = 3;
+const LARGE: u64 = 1_000_000;
+/// What a hundred differences among [`HELD`] may cost.
+const HUNDRED: Limit = Limit {
+    bytes: 120_000,
+    trips: 3,
+};
+/// What ten differences among [`LARGE`] may cost.
+const TEN_OF_LARGE: Limit = Limit {
+    bytes: 20_000,
+    trips: 4,
+};
 const MAX_BYTES: usize = 256 * 1024 - 128;
 
 struct Cost {
@@ -23,31 +32,31 @@ struct Cost {
     time: Duration,
 }
 
-fn main() {
-    println!("reconciliation of {HELD} ids a side, differences split evenly between the sides");
-    println!("{:>7}  {:>26}  {:>26}", "", "rhizome", "negentropy 0.5.3");
-    println!(
-        "{:>7}  {:>10} {:>5} {:>9}  {:>10} {:>5} {:>9}",
-        "differ", "bytes", "trips", "ms", "bytes", "trips", "ms"
-    );
-    for differ in [0, 2, 100, 10_000] {
-        let (a, b) = pair(differ);
-        let (ours, theirs) = (rhizome(&a, &b), negentropy(&a, &b));
-        assert_eq!(ours.found as u64, differ, "rhizome missed something");
-        assert_eq!(theirs.found as u64, differ, "negentropy missed something");
-        println!(
-            "{differ:>7}  {:>10} {:>5} {:>9.2}  {:>10} {:>5} {:>9.2}",
-            ours.bytes,
-            ours.messages.div_ceil(2),
-            ours.time.as_secs_f64() * 1e3,
-            theirs.bytes,
-            theirs.messages.div_ceil(2),
-            theirs.time.as_secs_f64() * 1e3,
-        );
-        if differ == 100 {
-            println!("{:>7}  {:>10} {:>5}", "limit", MOST_BYTES, MOST_TRIPS);
-        }
+impl Cost {
+    fn trips(&self) -> usize {
+        self.messages.div_ceil(2)
     }
+}
+
+/// What finding the differences may cost at most.
+struct Limit {
+    bytes: usize,
+    trips: usize,
+}
+
+fn main() {
+    let asked = std::env::var("RECONCILE_LARGE").ok();
+    let large = asked.and_then(|ids| ids.parse().ok()).unwrap_or(LARGE);
+    println!("reconciliation of two sets of ids, differences split evenly between the sides");
+    println!("{:>16}  {:>26}  {:>26}", "", "rhizome", "negentropy 0.5.3");
+    println!(
+        "{:>8} {:>7}  {:>10} {:>5} {:>9}  {:>10} {:>5} {:>9}",
+        "ids", "differ", "bytes", "trips", "ms", "bytes", "trips", "ms"
+    );
+    for (differ, limit) in [(0, None), (2, None), (100, Some(HUNDRED)), (10_000, None)] {
+        compare(HELD, differ, limit.as_ref());
+    }
+    compare(large, 10, Some(&TEN_OF_LARGE));
     let started = Instant::now();
     let set: IdSet = (0..HELD).map(id).collect();
     let each = started.elapsed().as_nanos() / u128::from(HELD);
@@ -55,12 +64,32 @@ fn main() {
     println!("trips count to the last message; the wants in a third trip travel with the items");
 }
 
+/// Reconciles two sets both ways, and prints what that cost beside what it may cost.
+fn compare(held: u64, differ: u64, limit: Option<&Limit>) {
+    let (a, b) = pair(held, differ);
+    let (ours, theirs) = (rhizome(&a, &b), negentropy(&a, &b));
+    assert_eq!(ours.found as u64, differ, "rhizome missed something");
+    assert_eq!(theirs.found as u64, differ, "negentropy missed something");
+    println!(
+        "{held:>8} {differ:>7}  {:>10} {:>5} {:>9.2}  {:>10} {:>5} {:>9.2}",
+        ours.bytes,
+        ours.trips(),
+        ours.time.as_secs_f64() * 1e3,
+        theirs.bytes,
+        theirs.trips(),
+        theirs.time.as_secs_f64() * 1e3,
+    );
+    if let Some(Limit { bytes, trips }) = limit {
+        println!("{:>16}  {bytes:>10} {trips:>5}", "limit");
+    }
+}
+
 fn id(n: u64) -> Hash {
     Hash::of(&n.to_le_bytes())
 }
 
-fn pair(differ: u64) -> (IdSet, IdSet) {
-    let both = (0..HELD - differ / 2).map(id);
+fn pair(held: u64, differ: u64) -> (IdSet, IdSet) {
+    let both = (0..held - differ / 2).map(id);
     let only = |from: u64| (from..from + differ / 2).map(id);
     (
         both.clone().chain(only(1 << 40)).collect(),
