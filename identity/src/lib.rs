@@ -33,8 +33,8 @@ pub mod role;
 pub mod words;
 
 pub use authority::{
-    AgentInfo, Authority, Denied, Frozen, HeldKeys, Inserted, InviteState, Member, Pin, Proof,
-    Reach, RecordLog, Revocation, SpaceInfo, SpaceLookupError, VoidReason, resolve,
+    AgentInfo, Authority, Denied, Frozen, HeldKeys, Inserted, InviteState, MAX_CERT_DEPTH, Member,
+    Pin, Proof, Reach, RecordLog, Revocation, SpaceInfo, SpaceLookupError, VoidReason, resolve,
 };
 pub use envelope::{Domain, EnvelopeError, Sealed, parse, seal, verify_batch};
 pub use epoch::{

@@ -4,7 +4,9 @@
 //! - appends of the same size with one sync each, on the same disk: the limit of a lone publisher;
 //! - durable publishes of one author, one after the other, and by 64 at a time;
 //! - batch verification of ed25519 signatures: the limit of admission;
-//! - admission of foreign fragments: decode, checks, signatures, one append and sync per batch.
+//! - admission of foreign fragments: decode, checks, signatures, one append and sync per batch;
+//! - the same of an agent with as many certificates between it and its node as there may be, with
+//!   the bodies decrypted, and until a node that reads the space has all of it in its view.
 //!
 //! `-- lone <count>` or `-- many <count>` only publishes, for a profiler to look at: one after the
 //! other, or so many by each of the 64.
@@ -16,23 +18,19 @@
 
 #[path = "../tests/support/mesh.rs"]
 mod mesh;
+#[path = "support/rate.rs"]
+mod rate;
 
-use std::{
-    env,
-    fs::OpenOptions,
-    io::Write,
-    path::Path,
-    sync::LazyLock,
-    time::{Duration, Instant},
-};
+use std::{env, fs::OpenOptions, io::Write, path::Path, time::Instant};
 
 use bytes::Bytes;
 use ed25519_dalek::{Signer, SigningKey};
 use mesh::Mesh;
-use rhizome_identity::{Hash, NodeKey};
+use rate::{Rate, median, per_core, row, timed};
+use rhizome_identity::{Hash, MAX_CERT_DEPTH, NodeKey, open_body};
 use rhizome_memory::{
-    AdmitOutcome, DocId, Draft, Fragment, Header, Hlc, Kind, PublishRequest, Replica,
-    ReplicaConfig, Verdict, check_signatures,
+    AdmitOutcome, Draft, Fragment, Kind, PublishRequest, Replica, ReplicaConfig, Verdict,
+    check_signatures,
 };
 
 const PUBLISHERS: usize = 64;
@@ -104,7 +102,41 @@ fn main() {
         "the same",
         &share(&admit),
     );
-    opening(&mesh, dir.path(), 12_500 * scale);
+    drop(replica);
+    through_chains(dir.path(), &plain, BATCH * 4);
+}
+
+/// Admits and decrypts what an agent at the end of the longest chain of certificates has written.
+fn through_chains(dir: &Path, plain: &Rate, count: usize) {
+    let mut mesh = Mesh::of(2);
+    for n in 1..MAX_CERT_DEPTH {
+        mesh.delegate(0, 200 + u8::try_from(n).unwrap());
+    }
+    let author = mesh.nodes[0].agent.id();
+    let depth = mesh.authority().agent(&author).unwrap().chain.len();
+    assert_eq!(depth, MAX_CERT_DEPTH);
+    let wires = fragments(&mesh, &mesh.open(0, &dir.join("deep")), count);
+    let (mut admit, mut decrypt, mut view) = (Vec::new(), Vec::new(), Vec::new());
+    for turn in 0..TURNS {
+        let plain_relay = dir.join(format!("deep relay without a key {turn}"));
+        admit.push(admission(&mesh, &wires, &plain_relay));
+        decrypt.push(admission_and_decryption(
+            &mesh,
+            &wires,
+            &dir.join(format!("deep relay {turn}")),
+        ));
+        view.push(into_view(
+            &mesh,
+            &wires,
+            &dir.join(format!("deep reader {turn}")),
+        ));
+    }
+    let (admit, decrypt, view) = (median(admit), median(decrypt), median(view));
+    let share = |rate: &Rate| format!("{:.0} %", 100.0 * rate.per_second() / plain.per_second());
+    let what = format!("  of an agent {depth} certificates deep");
+    row(&what, &admit, "the same", &share(&admit));
+    row("  and decrypted", &decrypt, "the same", &share(&decrypt));
+    row("  and in the view, on all cores", &view, "", "");
 }
 
 /// Returns the one part that was asked for, if one was.
@@ -118,128 +150,6 @@ fn part() -> Option<impl FnOnce(&Mesh, &Replica) -> Rate> {
         true => sequential(mesh, replica, count),
         false => concurrent(mesh, replica, count),
     })
-}
-
-fn row(what: &str, measured: &Rate, limit: &str, share: &str) {
-    println!(
-        "{what:<34} {:<44} {limit:<46} {share:>10}",
-        measured.to_string()
-    );
-}
-
-/// Returns the run whose rate is in the middle.
-fn median(mut runs: Vec<Rate>) -> Rate {
-    runs.sort_by(|a, b| a.per_second().total_cmp(&b.per_second()));
-    let middle = runs.len() / 2;
-    runs.swap_remove(middle)
-}
-
-/// Opens a store of many fragments, as an index finds it and as the segments alone give it.
-fn opening(mesh: &Mesh, dir: &std::path::Path, count: usize) {
-    let authority = mesh.authority();
-    let node = &mesh.nodes[1];
-    let mut header = Header {
-        version: 1,
-        mesh: authority.mesh().unwrap(),
-        space: mesh.space,
-        author: node.agent.id(),
-        node: node.key.id(),
-        seq: 0,
-        prev: None,
-        auth_heads: authority.heads().to_vec(),
-        deps: Vec::new(),
-        hlc: Hlc::from_ms(1_700_000_000_000),
-        kind: Kind::Fact,
-        doc: DocId::from_bytes([9; 32]),
-        fingerprint: Hash::of(b"runtime"),
-        epoch: 1,
-        nonce: [3; 24],
-        body_hash: Hash::of(b""),
-        body_len: 0,
-    };
-    let key = || NodeKey::from_seed([98; 32]);
-    let path = dir.join("large");
-    let open = || Replica::open(&path, key(), ReplicaConfig::default()).unwrap();
-    {
-        let relay = open();
-        relay.append_records(mesh.records.clone()).unwrap();
-        let mut batch = Vec::new();
-        for seq in 0..count as u64 {
-            header.seq = seq;
-            let fragment =
-                Fragment::sign(&node.agent, header.clone(), Bytes::from_static(&[7; 200])).unwrap();
-            header.prev = Some(fragment.id);
-            batch.push(fragment.encode());
-            if batch.len() == 1024 || seq + 1 == count as u64 {
-                relay.admit(node.key.id(), std::mem::take(&mut batch));
-            }
-        }
-        relay.close().unwrap();
-    }
-    let begun = Instant::now();
-    assert_eq!(mesh.ids(&open()), count);
-    let with_index = begun.elapsed();
-    std::fs::remove_file(path.join("index.redb")).unwrap();
-    let begun = Instant::now();
-    assert_eq!(mesh.ids(&open()), count);
-    let rebuilt = begun.elapsed();
-    let each = |time: Duration| format!("{:.1} us each", micros(time) / count as f64);
-    println!(
-        "{:<34} {:<44} {:<46}",
-        format!("open {count} fragments"),
-        format!("{:.0} ms, {}", micros(with_index) / 1e3, each(with_index)),
-        format!(
-            "without an index {:.0} ms, {}",
-            micros(rebuilt) / 1e3,
-            each(rebuilt)
-        ),
-    );
-}
-
-struct Rate {
-    count: usize,
-    elapsed: Duration,
-    each: Vec<Duration>,
-}
-
-impl Rate {
-    fn per_second(&self) -> f64 {
-        self.count as f64 / self.elapsed.as_secs_f64()
-    }
-}
-
-impl std::fmt::Display for Rate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:>7.0}/s", self.per_second())?;
-        let mut each = self.each.clone();
-        each.sort_unstable();
-        if let Some(last) = each.len().checked_sub(1) {
-            let (p50, p99) = (each[last / 2], each[last * 99 / 100]);
-            let (p50, p99) = (micros(p50) / 1e3, micros(p99) / 1e3);
-            write!(f, " (p50 {p50:.3} ms, p99 {p99:.3} ms)")?;
-        }
-        Ok(())
-    }
-}
-
-fn micros(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
-}
-
-fn timed(count: usize, mut act: impl FnMut(usize)) -> Rate {
-    let begun = Instant::now();
-    let each = (0..count)
-        .map(|n| {
-            let begun = Instant::now();
-            act(n);
-            begun.elapsed()
-        })
-        .collect();
-    Rate {
-        count,
-        elapsed: begun.elapsed(),
-        each,
-    }
 }
 
 fn raw_syncs(path: &std::path::Path, size: usize, count: usize) -> Rate {
@@ -315,16 +225,6 @@ fn fragments(mesh: &Mesh, replica: &Replica, count: usize) -> Vec<Bytes> {
         .collect()
 }
 
-/// Returns how long this thread has been on a core: what "per core" means on a busy machine.
-fn on_core() -> Duration {
-    let read = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let nanos = read.and_then(|text| text.split(' ').next()?.parse().ok());
-    // Without it, wall time stands in.
-    nanos.map_or_else(|| STARTED.elapsed(), Duration::from_nanos)
-}
-
-static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
-
 fn verification(fragments: &[Fragment]) -> Rate {
     per_core(fragments.len(), || {
         for batch in fragments.chunks(BATCH) {
@@ -351,25 +251,50 @@ fn plain_verification(fragments: &[Fragment]) -> Rate {
 }
 
 fn admission(mesh: &Mesh, wires: &[Bytes], dir: &Path) -> Rate {
-    // A relay: it holds no space key, so this is admission alone, without the view.
-    let key = NodeKey::from_seed([99; 32]);
-    let relay = Replica::open(dir, key, ReplicaConfig::default()).unwrap();
-    relay.append_records(mesh.records.clone()).unwrap();
-    let is_admitted = |outcome: &AdmitOutcome| outcome.verdict == Verdict::Admit;
+    let relay = relay(mesh, dir);
+    per_core(wires.len(), || admit(mesh, &relay, wires))
+}
+
+/// Admits as a relay and decrypts what that took in, in one thread.
+fn admission_and_decryption(mesh: &Mesh, wires: &[Bytes], dir: &Path) -> Rate {
+    let relay = relay(mesh, dir);
+    let decoded = wires.iter().map(|wire| Fragment::decode(wire).unwrap());
+    let decoded: Vec<Fragment> = decoded.collect();
     per_core(wires.len(), || {
-        for batch in wires.chunks(BATCH) {
-            let outcomes = relay.admit(mesh.nodes[0].key.id(), batch.to_vec());
-            assert!(outcomes.iter().all(is_admitted));
+        admit(mesh, &relay, wires);
+        for Fragment { header, body, .. } in &decoded {
+            let body = body.as_ref().expect("a short body travels with its header");
+            let plain = open_body(&mesh.space_key, &header.nonce, &header.aad(), body);
+            assert!(!plain.unwrap().is_empty());
         }
     })
 }
 
-fn per_core(count: usize, act: impl FnOnce()) -> Rate {
-    let begun = on_core();
-    act();
+/// Admits as a reader, until everything that is said in the fragments can be recalled.
+fn into_view(mesh: &Mesh, wires: &[Bytes], dir: &Path) -> Rate {
+    let reader = mesh.open(1, dir);
+    let begun = Instant::now();
+    admit(mesh, &reader, wires);
+    reader.flush().unwrap();
     Rate {
-        count,
-        elapsed: on_core() - begun,
+        count: wires.len(),
+        elapsed: begun.elapsed(),
         each: Vec::new(),
+    }
+}
+
+/// Opens a replica that holds no space key: admission alone, without the view.
+fn relay(mesh: &Mesh, dir: &Path) -> Replica {
+    let key = NodeKey::from_seed([99; 32]);
+    let relay = Replica::open(dir, key, ReplicaConfig::default()).unwrap();
+    relay.append_records(mesh.records.clone()).unwrap();
+    relay
+}
+
+fn admit(mesh: &Mesh, replica: &Replica, wires: &[Bytes]) {
+    let is_admitted = |outcome: &AdmitOutcome| outcome.verdict == Verdict::Admit;
+    for batch in wires.chunks(BATCH) {
+        let outcomes = replica.admit(mesh.nodes[0].key.id(), batch.to_vec());
+        assert!(outcomes.iter().all(is_admitted));
     }
 }

@@ -10,7 +10,8 @@ use std::{path::Path, sync::Arc};
 use bytes::Bytes;
 use rhizome_identity::{
     AgentKey, Authority, Hash, NodeKey, RecordLog, Role, RootKey, SignedRecord, SpaceId, SpaceKey,
-    issue,
+    Verbs,
+    issue::{self, AgentScope},
 };
 use rhizome_memory::{
     CheckpointRequest, ContextPatch, Draft, FragmentId, Kind, Lane, PublishError, PublishRequest,
@@ -106,6 +107,24 @@ impl Mesh {
             mesh.nodes.push(node);
         }
         mesh
+    }
+
+    /// Has the agent of a node certify another one, which takes its place: one certificate more
+    /// stands between it and the node.
+    pub(crate) fn delegate(&mut self, node: usize, seed: u8) {
+        let agent = AgentKey::from_seed([seed; 32]);
+        let scope = AgentScope {
+            spaces: None,
+            verbs: Verbs::ALL,
+            not_after_ms: None,
+        };
+        let by = &self.nodes[node].agent;
+        let authority = self.authority();
+        let cert = issue::certify_sub_agent(by, &authority, &agent, "sub-agent", scope, 6);
+        let cert = cert.unwrap();
+        self.log.insert(cert.clone()).unwrap();
+        self.records.push(cert);
+        self.nodes[node].agent = agent;
     }
 
     /// Lets one more node in, which comes last.
