@@ -18,13 +18,17 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    pub(crate) fn per_second(&self) -> f64 {
-        self.count as f64 / self.elapsed.as_secs_f64()
+    /// Returns what was done, given how long each took.
+    pub(crate) fn of(each: Vec<Duration>) -> Self {
+        Self {
+            count: each.len(),
+            elapsed: each.iter().sum(),
+            each,
+        }
     }
 
-    /// Returns how long one took, in microseconds: the mean.
-    pub(crate) fn micros_each(&self) -> f64 {
-        micros(self.elapsed) / self.count as f64
+    pub(crate) fn per_second(&self) -> f64 {
+        self.count as f64 / self.elapsed.as_secs_f64()
     }
 
     /// Returns how long one took, in microseconds: half of them took longer.
@@ -87,11 +91,16 @@ pub(crate) fn median(mut runs: Vec<Rate>) -> Rate {
 }
 
 /// Returns how long this thread has been on a core: what "per core" means on a busy machine.
-fn on_core() -> Duration {
+pub(crate) fn on_core() -> Duration {
     let read = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanos = read.and_then(|text| text.split(' ').next()?.parse().ok());
     // Without it, wall time stands in.
-    nanos.map_or_else(|| STARTED.elapsed(), Duration::from_nanos)
+    nanos.map_or_else(since_start, Duration::from_nanos)
+}
+
+/// Returns the time since this was first asked.
+pub(crate) fn since_start() -> Duration {
+    STARTED.elapsed()
 }
 
 static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
