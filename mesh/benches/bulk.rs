@@ -7,6 +7,8 @@
 
 #![allow(clippy::print_stdout, reason = "a benchmark reports on stdout")]
 
+#[path = "support/stream.rs"]
+mod stream;
 #[path = "../tests/support/net.rs"]
 mod support;
 
@@ -15,18 +17,14 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant},
 };
 
-use iroh::{Endpoint, EndpointAddr, endpoint::presets};
 use rhizome_identity::Hash;
 use rhizome_mesh::net::PeerState;
+use stream::{Cost, PIECE, iroh_stream};
 use support::{Node, stop_all};
 
-const ALPN: &[u8] = b"/rhizome/bench/1";
 const DEFAULT_MIB: u64 = 256;
-/// What a stream is given at a time.
-const PIECE: usize = 64 * 1024;
 
 fn main() {
     // `cargo test` runs benchmarks to see that they work, and need not wait for all of it.
@@ -57,49 +55,6 @@ async fn run(mib: u64) {
         quinn.took.as_secs_f64() / blob.took.as_secs_f64(),
         iroh.took.as_secs_f64() / blob.took.as_secs_f64()
     );
-}
-
-/// What a transfer cost.
-struct Cost {
-    took: Duration,
-    cpu: Duration,
-}
-
-impl Cost {
-    async fn of(work: impl Future<Output = ()>) -> Self {
-        let (began, cpu) = (Instant::now(), cpu_time());
-        work.await;
-        Self {
-            took: began.elapsed(),
-            cpu: cpu_time().saturating_sub(cpu),
-        }
-    }
-
-    #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
-    fn print(&self, what: &str, size: u64) {
-        let mb = size as f64 / 1e6;
-        println!(
-            "{what:<40} {:>8.1} MB/s   {:>7.2} s of CPU, {:>6.1} ms for each MB",
-            mb / self.took.as_secs_f64(),
-            self.cpu.as_secs_f64(),
-            self.cpu.as_secs_f64() * 1e3 / mb
-        );
-    }
-}
-
-/// Returns the processor time of this process, kernel included.
-fn cpu_time() -> Duration {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let after_name = stat.rsplit(") ").next().unwrap_or_default();
-    let mut fields = after_name.split_whitespace().skip(11);
-    let mut ticks = || {
-        fields
-            .next()
-            .and_then(|text| text.parse::<u64>().ok())
-            .unwrap_or(0)
-    };
-    // A hundred ticks a second, on every Linux that this runs on.
-    Duration::from_millis((ticks() + ticks()) * 10)
 }
 
 async fn blob(size: u64) -> Cost {
@@ -138,53 +93,6 @@ fn file(dir: &Path, size: u64) -> (PathBuf, Hash) {
         out.write_all(&piece).expect("the disk has room");
     }
     (path, Hash::from_bytes(*hasher.finalize().as_bytes()))
-}
-
-async fn iroh_stream(size: u64) -> Cost {
-    let bind = || async {
-        Endpoint::builder(presets::Minimal)
-            .alpns(vec![ALPN.to_vec()])
-            .clear_ip_transports()
-            .bind_addr("127.0.0.1:0")
-            .expect("loopback is an address")
-            .bind()
-            .await
-            .expect("loopback can be bound")
-    };
-    let (client, server) = (bind().await, bind().await);
-    let sockets = server.bound_sockets().into_iter();
-    let addr = sockets.fold(EndpointAddr::new(server.id()), |addr, ip| {
-        addr.with_ip_addr(ip)
-    });
-    let sender = server.clone();
-    let sends = tokio::spawn(async move {
-        let incoming = sender.accept().await.expect("one connection comes");
-        let connection = incoming.await.expect("the handshake succeeds");
-        let (mut send, _recv) = connection.accept_bi().await.expect("one stream comes");
-        let piece = vec![7; PIECE];
-        for _ in 0..size / PIECE as u64 {
-            send.write_all(&piece).await.expect("the client reads");
-        }
-        send.finish().expect("the stream is open");
-        connection.closed().await;
-    });
-    let connection = client.connect(addr, ALPN).await.expect("loopback connects");
-    let (mut ask, mut recv) = connection.open_bi().await.expect("a stream opens");
-    let cost = Cost::of(async {
-        ask.write_all(b"!").await.expect("the server reads");
-        let mut read = 0;
-        let mut piece = vec![0; PIECE];
-        while let Some(more) = recv.read(&mut piece).await.expect("the server sends") {
-            read += more as u64;
-        }
-        assert_eq!(read, size);
-    })
-    .await;
-    connection.close(0_u32.into(), b"done");
-    sends.await.expect("the sender ends");
-    client.close().await;
-    server.close().await;
-    cost
 }
 
 async fn quinn_stream(size: u64) -> Cost {
