@@ -328,6 +328,14 @@ impl Admission {
             .is_some_and(|chain| chain.counts(id, seq))
     }
 
+    /// Returns all fragments that are here and count, with their spaces.
+    pub(crate) fn counted(&self) -> impl Iterator<Item = (SpaceId, FragmentId)> + '_ {
+        self.chains.iter().flat_map(|((space, _), chain)| {
+            let space = *space;
+            chain.counted().map(move |id| (space, id))
+        })
+    }
+
     /// Returns the chains that do not count as a whole.
     pub fn curtailed(&self) -> impl Iterator<Item = (SpaceId, AgentId)> + '_ {
         self.chains

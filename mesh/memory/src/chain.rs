@@ -219,6 +219,16 @@ impl Chain {
         }
     }
 
+    /// Returns the fragments that are here and count.
+    pub(crate) fn counted(&self) -> impl Iterator<Item = FragmentId> + '_ {
+        let inside = (0..).zip(self.ids.iter().copied());
+        let beyond = self.beyond.iter().map(|(seq, link)| (*seq, link.id));
+        inside.chain(beyond).filter_map(|(seq, id)| {
+            let is_here = is_within(self.reach, id, seq) && !self.lost.contains(&seq);
+            is_here.then_some(id)
+        })
+    }
+
     /// Returns the first position that is missing although later ones are here.
     pub(crate) fn gap(&self) -> Option<u64> {
         (!self.beyond.is_empty()).then_some(self.len())

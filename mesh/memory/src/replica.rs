@@ -15,6 +15,7 @@ mod applier;
 mod bodies;
 mod error;
 mod journal;
+mod known;
 mod open;
 mod publish;
 mod reach;

@@ -1,7 +1,7 @@
 //! Opening: from whatever the disk holds to a running replica.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs::{self, OpenOptions, TryLockError},
     io,
     path::Path,
@@ -10,25 +10,22 @@ use std::{
 };
 
 use bytes::Bytes;
-use rhizome_identity::{
-    AgentId, Authority, Hash, HeldKeys, NodeId, NodeKey, RecordLog, SignedRecord, SpaceId,
-};
+use rhizome_identity::{AgentId, Hash, NodeId, NodeKey, SignedRecord, SpaceId};
 use tracing::warn;
 
 use super::{
     Replica, Running, bodies,
     error::OpenError,
     journal::read_evidence,
-    request::{Fork, ReplicaConfig},
+    known::Known,
+    request::ReplicaConfig,
     restored::Copy,
     state::{Inner, Rights, State},
 };
 use crate::{
-    Admission, Fragment, FragmentError, FragmentId, Hlc, HlcClock, IdSet, Lane, View,
-    admission::Link,
+    Fragment, FragmentError, Hlc, HlcClock, IdSet, Lane, View,
     disk::{Disk, RealDisk},
     now_ms,
-    redaction::{Notice, Redactions},
     store::{
         Index, Loc, Log, Reach, RecordKind, RecoveryReport, Row, RowKind, StoreKey, Tip,
         finish_overwriting, is_there,
@@ -104,15 +101,12 @@ impl Replica {
         disk.create_dir(bodies::DIR).map_err(directory)?;
 
         finish_overwriting(&*disk, &key).map_err(store)?;
-        let mut rows: Vec<Row> = Vec::new();
-        let (index, reach) = Index::open(&dir.join(INDEX), |row| rows.push(row.clone()));
-        let reach = reach.filter(|reach| {
-            let last = rows.last().map(|row| (row.arrival, row.loc));
-            is_there(&*disk, &key, reach.place, last)
-        });
+        let mut known = Known::default();
+        let (index, reach) = Index::open(&dir.join(INDEX), |row| known.take(row));
+        let reach = reach.filter(|reach| is_there(&*disk, &key, reach.place, known.last()));
         let mut report = RecoveryReport::default();
         let reach = reach.unwrap_or_else(|| {
-            rows.clear();
+            known = Known::default();
             index.reset();
             report.index_rebuilt = true;
             Reach::default()
@@ -129,12 +123,18 @@ impl Replica {
         .map_err(store)?;
         // A store that was never written to has no index to lose.
         report.index_rebuilt &= report.segments > 0;
-        for row in &tail.rows {
-            index.insert(row.clone());
-        }
-        rows.append(&mut tail.rows);
+        let Tail {
+            mut rows,
+            tips,
+            clock,
+            ..
+        } = tail;
         rows.sort_by_key(|row| row.arrival);
-        let mut restored = restore(&*disk, &log, &rows, &tail, &mut report);
+        for row in rows {
+            known.take(&row);
+            index.insert(row);
+        }
+        let mut restored = known.restore(&*disk, &log, &index, &tips, clock, &mut report);
 
         let view = open_view(dir, log.place().arrival)?;
         let (lock, copy) = lock.unzip();
@@ -281,152 +281,6 @@ impl Tail {
 
 fn copy(payload: &[u8]) -> Bytes {
     Bytes::copy_from_slice(payload)
-}
-
-/// Builds what is kept in memory from the rows, which are in the order of arrival.
-fn restore(
-    disk: &dyn Disk,
-    log: &Log,
-    rows: &[Row],
-    tail: &Tail,
-    report: &mut RecoveryReport,
-) -> Restored {
-    // The records first: they say what everything else means.
-    let mut records = RecordLog::default();
-    let mut authority_set = IdSet::default();
-    for row in rows.iter().filter(|row| row.kind == RowKind::Authority) {
-        let payload = log.read(row.loc).map(|(_, payload)| payload);
-        let record = payload.and_then(|payload| SignedRecord::parse(&payload).ok());
-        match record.map(|record| records.insert(record)) {
-            Some(Ok(_)) => {
-                authority_set.insert(row.id);
-            }
-            _ => {
-                warn!(id = %row.id, "an authority record is damaged; it will be fetched from a peer")
-            }
-        }
-    }
-    let authority = Arc::new(records.resolve());
-    let mut admission = Admission::new();
-    let mut forks = BTreeMap::new();
-    let mut wanted: BTreeMap<Hash, BTreeSet<FragmentId>> = BTreeMap::new();
-    let mut space_sets: BTreeMap<SpaceId, IdSet> = BTreeMap::new();
-    for row in rows {
-        let id = FragmentId::from(row.id);
-        match &row.kind {
-            RowKind::Fragment {
-                space,
-                author,
-                seq,
-                prev,
-                blob,
-                ..
-            } => {
-                admission.restore(*author, *space, *seq, id, *prev);
-                if let Some(blob) = blob
-                    && !disk.exists(&bodies::name(blob))
-                {
-                    wanted.entry(*blob).or_default().insert(id);
-                }
-            }
-            RowKind::Evidence {
-                space,
-                author,
-                other,
-            } => {
-                let (space, author) = (*space, *author);
-                let fork = Fork {
-                    space,
-                    author,
-                    ours: *other,
-                    theirs: id,
-                };
-                forks.entry((space, author)).or_insert(fork);
-            }
-            RowKind::Authority | RowKind::Body => {}
-        }
-    }
-    // What a commit record names and no record is left of was here: its position is taken.
-    for tip in tail.tips.values() {
-        if admission.id_at(&tip.author, &tip.space, tip.seq) != Some(tip.id) {
-            admission.restore_lost(tip.author, tip.space, tip.seq, tip.id, tip.prev);
-            report.lost.push(tip.id);
-        }
-    }
-    pin(&mut admission, &authority, rows);
-    for row in rows {
-        if let RowKind::Fragment {
-            space, author, seq, ..
-        } = &row.kind
-            && admission.counts(author, space, *seq, row.id.into())
-        {
-            space_sets.entry(*space).or_default().insert(row.id);
-        }
-    }
-    let redactions = redactions(log, rows);
-    let is_curtailed = admission.curtailed().next().is_some();
-    let mut state = State {
-        records,
-        rights: Arc::new(Rights {
-            authority,
-            keys: HeldKeys::default(),
-        }),
-        admission,
-        forks,
-        wanted,
-        recheck: Vec::new(),
-        is_curtailed,
-        carried: BTreeSet::new(),
-        contradictions: Vec::new(),
-        redactions,
-    };
-    state.reassess();
-    let mut sets: BTreeMap<Lane, Arc<RwLock<IdSet>>> = space_sets
-        .into_iter()
-        .map(|(space, set)| (Lane::Space(space), Arc::new(RwLock::new(set))))
-        .collect();
-    sets.insert(Lane::Authority, Arc::new(RwLock::new(authority_set)));
-    Restored {
-        state,
-        clock: tail.clock.clone(),
-        sets,
-    }
-}
-
-/// Reads the redactions that are stored, and those that came with a fragment they took the body of.
-fn redactions(log: &Log, rows: &[Row]) -> Redactions {
-    let mut redactions = Redactions::default();
-    for row in rows {
-        if !matches!(row.kind, RowKind::Fragment { redacts: true, .. }) {
-            continue;
-        }
-        let payload = log.read(row.loc).map(|(_, payload)| payload);
-        let Some(Ok(fragment)) = payload.map(|payload| Fragment::decode(&payload)) else {
-            continue;
-        };
-        let notice = Notice::of(&fragment).or_else(|| {
-            let signed = fragment.redaction.as_ref()?;
-            Notice::read(signed, &fragment.id, &fragment.header).ok()
-        });
-        if let Some(notice) = notice {
-            redactions.note(notice);
-        }
-    }
-    redactions
-}
-
-/// Has the chains count as far as the authority log says, and follow the histories that it pins.
-fn pin(admission: &mut Admission, authority: &Authority, rows: &[Row]) {
-    admission.authority_pins(authority);
-    let curtailed: BTreeSet<(SpaceId, AgentId)> = admission.curtailed().collect();
-    if curtailed.is_empty() {
-        return;
-    }
-    let links = rows.iter().filter_map(Link::of_row);
-    let links: Vec<Link> = links
-        .filter(|link| curtailed.contains(&(link.space, link.author)))
-        .collect();
-    admission.restore_pinned(&links);
 }
 
 fn open_view(dir: &Path, arrival: u64) -> Result<View, OpenError> {
