@@ -115,16 +115,23 @@ impl Right {
     /// Reads from the log what the author of a redaction was, by the records that its header names;
     /// `None` if they are not all here.
     pub(crate) fn of(records: &RecordLog, redaction: &Header) -> Option<Self> {
-        let then = records.resolve_at(&redaction.auth_heads)?;
+        Some(Self::by(
+            &records.resolve_at(&redaction.auth_heads)?,
+            redaction,
+        ))
+    }
+
+    /// Reads it from what the records that the header names resolve to.
+    fn by(then: &Authority, redaction: &Header) -> Self {
         let cert = then.agent(&redaction.author);
         let speaks_for_node =
             cert.is_some_and(|cert| cert.node == redaction.node && cert.chain.len() == 1);
         let role = then.role_in(&redaction.node, &redaction.space);
-        Some(Self {
+        Self {
             speaks_for_node,
             administers: speaks_for_node && role.is_some_and(Role::can_grant),
             knew: then.revocations().map(|revoked| revoked.record).collect(),
-        })
+        }
     }
 
     /// Returns whether it suffices to take a fragment.
@@ -191,11 +198,13 @@ pub(crate) struct Redactions {
     entries: BTreeMap<FragmentId, Entry>,
     /// Which redactions name a fragment.
     naming: BTreeMap<FragmentId, BTreeSet<FragmentId>>,
+    /// What the records resolve to that a redaction named last.
+    past: Option<(Vec<RecordId>, Authority)>,
 }
 
 impl Redactions {
-    /// Takes note of a redaction whose signature was checked. It has no effect before the next
-    /// [`Self::reassess`]; returns whether it is news.
+    /// Takes note of a redaction whose signature was checked. It has no effect before
+    /// [`Self::assess`]; returns whether it is news.
     pub(crate) fn note(&mut self, notice: Notice) -> bool {
         if self.entries.contains_key(&notice.id) {
             return false;
@@ -218,23 +227,45 @@ impl Redactions {
         authority: &Authority,
         admission: &Admission,
     ) -> BTreeSet<FragmentId> {
-        let mut changed = BTreeSet::new();
-        for entry in self.entries.values_mut() {
-            let header = &entry.notice.header;
-            let standing = &mut entry.standing;
-            let (counted, was_judged) = (standing.counts, standing.right.is_some());
-            // What a record's ancestors say does not change once they are here.
-            if !was_judged {
-                standing.right = Right::of(records, header);
+        let all: Vec<FragmentId> = self.entries.keys().copied().collect();
+        all.iter()
+            .flat_map(|id| self.assess(id, records, authority, admission))
+            .collect()
+    }
+
+    /// Works out whether one redaction counts; returns the fragments for which that may matter.
+    pub(crate) fn assess(
+        &mut self,
+        id: &FragmentId,
+        records: &RecordLog,
+        authority: &Authority,
+        admission: &Admission,
+    ) -> Vec<FragmentId> {
+        let Some(entry) = self.entries.get_mut(id) else {
+            return Vec::new();
+        };
+        let header = &entry.notice.header;
+        let standing = &mut entry.standing;
+        let (counted, was_judged) = (standing.counts, standing.right.is_some());
+        // What a record's ancestors say does not change once they are here.
+        if !was_judged {
+            // Many name the same records, one after the other.
+            let is_past = |(heads, _): &&(Vec<RecordId>, Authority)| *heads == header.auth_heads;
+            if self.past.as_ref().filter(is_past).is_none()
+                && let Some(then) = records.resolve_at(&header.auth_heads)
+            {
+                self.past = Some((header.auth_heads.clone(), then));
             }
-            let is_cut_off = |right: &Right| right.is_cut_off(header, records, authority);
-            standing.counts = may_count(authority, admission, &entry.notice)
-                && !standing.right.as_ref().is_some_and(is_cut_off);
-            if (counted, was_judged) != (standing.counts, standing.right.is_some()) {
-                changed.extend(header.deps.iter().copied());
-            }
+            let past = self.past.as_ref().filter(is_past);
+            standing.right = past.map(|(_, then)| Right::by(then, header));
         }
-        changed
+        let is_cut_off = |right: &Right| right.is_cut_off(header, records, authority);
+        standing.counts = may_count(authority, admission, &entry.notice)
+            && !standing.right.as_ref().is_some_and(is_cut_off);
+        if (counted, was_judged) == (standing.counts, standing.right.is_some()) {
+            return Vec::new();
+        }
+        header.deps.clone()
     }
 
     /// Returns whether a redaction that counts or not names this fragment.

@@ -41,7 +41,7 @@ impl Inner {
 
     /// Writes a body's file; durable on return.
     pub(super) fn write_body(&self, hash: &Hash, body: &[u8]) -> io::Result<()> {
-        let (name, partial) = (name(hash), format!("{}.part", name(hash)));
+        let (name, partial) = (name(hash), partial(hash));
         if self.disk.exists(&name) {
             return Ok(());
         }
@@ -111,6 +111,11 @@ impl Inner {
 
 pub(super) fn name(hash: &Hash) -> String {
     format!("{DIR}/{hash}")
+}
+
+/// The name of a body's file until it is whole.
+pub(super) fn partial(hash: &Hash) -> String {
+    format!("{}.part", name(hash))
 }
 
 /// Returns the bodies of a batch that have files of their own and were made here.

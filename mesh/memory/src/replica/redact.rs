@@ -63,9 +63,12 @@ impl State {
 
     /// Takes note of a redaction that is signed; returns the fragments for which it may matter.
     pub(super) fn note_redaction(&mut self, notice: Notice) -> BTreeSet<FragmentId> {
-        let mut targets: BTreeSet<FragmentId> = notice.header.deps.iter().copied().collect();
+        let targets: BTreeSet<FragmentId> = notice.header.deps.iter().copied().collect();
+        let id = notice.id;
         self.redactions.note(notice);
-        targets.extend(self.reassess());
+        let authority = std::sync::Arc::clone(&self.rights.authority);
+        self.redactions
+            .assess(&id, &self.records, &authority, &self.admission);
         targets
     }
 }
@@ -256,6 +259,8 @@ impl Inner {
         }
         self.state().wanted.remove(body);
         let name = bodies::name(body);
+        // A crash may have left half of it.
+        let _ = self.disk.remove(&bodies::partial(body));
         if self.disk.exists(&name)
             && let Err(error) = self
                 .disk
