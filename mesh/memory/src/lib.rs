@@ -14,6 +14,7 @@ mod document;
 mod event;
 mod fence;
 mod file;
+mod fork;
 mod fragment;
 #[doc(hidden)]
 pub mod fuzz;
@@ -52,6 +53,7 @@ pub use file::{
     FileEdit, FileError, FilePath, FileSummary, FileText, MAX_COMPONENT, MAX_DEPTH, MAX_FILE,
     MAX_FILE_SHOWN, MAX_FILES, MAX_PATH, MEMORIES, PathError, TreePath, merge_texts,
 };
+pub use fork::{FORK_TURN, ForkWatch, ForkedChain, ForksDue, MAX_FORKS_WAITING, fork_wait};
 pub use fragment::{
     FRAGMENT_VERSION, Fragment, FragmentError, Header, MAX_AUTH_HEADS, MAX_BODY, MAX_DEPS,
     MAX_ENVELOPE, MAX_INLINE_BODY, MAX_WIRE,

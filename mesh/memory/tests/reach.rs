@@ -4,7 +4,10 @@
 #[path = "support/mesh.rs"]
 mod mesh;
 
-use std::path::Path;
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use mesh::Mesh;
 use rhizome_identity::{Denied, Hash, PublicKey, Reach, issue, record::Cut};
@@ -20,11 +23,18 @@ struct Lab {
 }
 
 impl Lab {
+    /// A lab in which forks are shown as they are found.
     fn of(nodes: u8) -> Self {
+        Self::of_turns(nodes, Duration::ZERO)
+    }
+
+    fn of_turns(nodes: u8, turn: Duration) -> Self {
         let mesh = Mesh::of(nodes);
         let dirs: Vec<_> = (0..nodes).map(|_| tempfile::tempdir().unwrap()).collect();
         let nodes = dirs.iter().enumerate();
-        let nodes = nodes.map(|(n, dir)| mesh.open(n, dir.path())).collect();
+        let nodes = nodes
+            .map(|(n, dir)| open(&mesh, n, dir.path(), turn))
+            .collect();
         Self { mesh, dirs, nodes }
     }
 
@@ -117,6 +127,11 @@ impl Lab {
         let file = self.nodes[node].file(&self.mesh.space, &path).unwrap();
         file.map(|file| file.text).unwrap_or_default()
     }
+}
+
+fn open(mesh: &Mesh, node: usize, dir: &Path, fork_turn: Duration) -> Replica {
+    let config = ReplicaConfig::default().with_fork_turn(fork_turn);
+    mesh.open_with(node, dir, config)
 }
 
 fn titles(mesh: &Mesh, replica: &Replica) -> Vec<String> {
@@ -521,4 +536,59 @@ fn a_copy_that_goes_on_all_the_same_is_found_out() {
     ));
     let draft = Draft::new(Kind::Fact, "the founder goes on", "");
     lab.mesh.try_publish_draft(0, &lab.nodes[0], draft).unwrap();
+}
+
+/// Node 0 knows one history of the last of `nodes`, and is told the other one.
+fn with_fork(lab: &Lab) -> (Replica, tempfile::TempDir) {
+    let last = lab.nodes.len() - 1;
+    let dir = tempfile::tempdir().unwrap();
+    let twin = open(&lab.mesh, last, dir.path(), Duration::from_secs(3600));
+    lab.say(last, "here");
+    lab.mesh.publish(last, &twin, "there");
+    lab.sync(last, 0);
+    sync(&lab.mesh, &twin, &lab.nodes[0]);
+    (twin, dir)
+}
+
+fn is_frozen(lab: &Lab, node: usize) -> bool {
+    let author = lab.mesh.nodes[lab.nodes.len() - 1].agent.id();
+    let authority = lab.nodes[node].authority();
+    authority.frozen(&author, &lab.mesh.space).is_some()
+}
+
+#[test]
+fn a_fork_is_shown_when_its_turn_comes_though_nobody_asks() {
+    let lab = Lab::of_turns(3, Duration::from_millis(200));
+    with_fork(&lab);
+    let begun = Instant::now();
+    while !is_frozen(&lab, 0) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it is not shown");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    lab.settle();
+    assert_eq!(lab.agree().len(), 1);
+}
+
+#[test]
+fn a_proof_that_comes_first_is_the_only_one() {
+    let mut lab = Lab::of_turns(3, Duration::from_secs(3600));
+    let dir = tempfile::tempdir().unwrap();
+    lab.nodes[1] = lab.mesh.open(1, dir.path());
+    let (twin, _twin_dir) = with_fork(&lab);
+    assert_eq!(lab.nodes[0].forks().len(), 1);
+    assert!(!is_frozen(&lab, 0), "it waits for its turn");
+    let records = |node: usize| {
+        lab.nodes[node]
+            .id_set(Lane::Authority)
+            .read()
+            .unwrap()
+            .len()
+    };
+    let before = records(0);
+    lab.sync(2, 1);
+    sync(&lab.mesh, &twin, &lab.nodes[1]);
+    assert!(is_frozen(&lab, 1), "it has no turn to wait for");
+    lab.settle();
+    assert_eq!(lab.agree().len(), 1);
+    assert_eq!([records(0), records(1), records(2)], [before + 1; 3]);
 }

@@ -5,12 +5,12 @@ use std::{
     time::Duration,
 };
 
-use rhizome_identity::{AgentId, Hash, NodeId};
+use rhizome_identity::{AgentId, Hash, NodeId, RecordBody};
 use rhizome_memory::{FragmentId, Lane};
 use rhizome_mesh::proto::replication::Config;
 
 use super::{
-    arena::{Arena, ItemIndex},
+    arena::{Arena, Content, ItemIndex},
     dice::Dice,
     events::{Agenda, Event, EventContent, NodeIndex},
     founding::Founding,
@@ -230,6 +230,26 @@ impl Netsim {
         };
         let kept_to = self.nodes.iter().filter(|node| self.counts(node));
         kept_to.map(state).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Returns how many records of all that were written prove a fork.
+    #[must_use]
+    pub fn fork_proofs(&self) -> usize {
+        let items = (0..self.arena.len()).map(|item| &self.arena.item(item).content);
+        let records = items.filter_map(|content| match content {
+            Content::Record(record) => Some(&record.record().body),
+            Content::Fragment(_) => None,
+        });
+        records
+            .filter(|body| matches!(body, RecordBody::ForkProof(_)))
+            .count()
+    }
+
+    /// Returns how many chains are frozen by the log of a node that is up.
+    #[must_use]
+    pub fn frozen_chains(&self, node: usize) -> usize {
+        let running = self.nodes[node].running.as_ref();
+        running.map_or(0, |running| running.authority.all_frozen().count())
     }
 
     /// Returns into how many components the live connections part the honest nodes that are up.

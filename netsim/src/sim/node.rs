@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 use rhizome_identity::{AgentId, Authority, Hash, NodeId, SpaceId};
 use rhizome_memory::{
-    Admission, DocId, Fragment, FragmentId, Header, HlcClock, Kind, Lane, Missing, Verdict,
+    Admission, DocId, FORK_TURN, ForkWatch, Fragment, FragmentId, Header, HlcClock, Kind, Lane,
+    Missing, Verdict,
 };
 use rhizome_mesh::proto::{
     address_book::AddressBook,
@@ -56,6 +57,8 @@ pub(super) struct Running {
     /// Admitted but not durable, by its place: its successor may be admitted behind it.
     writing: BTreeMap<(AgentId, u64), FragmentId>,
     pub(super) batches: BTreeMap<u64, Vec<Batch>>,
+    /// Fragments of one place each, that nobody has shown to the mesh yet.
+    pub(super) watch: ForkWatch<(FragmentId, FragmentId)>,
     /// When the timer that is set rings.
     pub(super) timer: Option<Duration>,
 }
@@ -84,8 +87,6 @@ pub(super) struct SimNode {
     /// Counts starts, so that what belongs to an earlier life is told apart.
     pub(super) life: u32,
     pub(super) running: Option<Box<Running>>,
-    /// Fragments of one place each, that nobody has shown to the mesh yet.
-    pub(super) contradictions: Vec<(FragmentId, FragmentId)>,
     /// How many acknowledged fragments of honest nodes it holds.
     pub(super) acked_here: usize,
     /// Live connections that one of its ends gave up, this node's among them.
@@ -105,7 +106,6 @@ impl SimNode {
             store,
             life: 0,
             running: None,
-            contradictions: Vec::new(),
             acked_here: 0,
             evictions: 0,
         }
@@ -137,6 +137,7 @@ impl SimNode {
             next: head.map_or((0, None), |(seq, id)| (seq + 1, Some(id))),
             writing: BTreeMap::new(),
             batches: BTreeMap::new(),
+            watch: ForkWatch::new(self.id, FORK_TURN),
             timer: None,
         }));
     }
@@ -344,9 +345,14 @@ impl SimNode {
             Verdict::Wait(Missing::Prev(prev, _)) if before == Some(&prev) => {}
             Verdict::Duplicate => return ItemOutcome::Known,
             Verdict::Fork { other } => {
-                let is_shown = running.authority.frozen(&header.author, &header.space);
-                if is_shown.is_none() {
-                    self.contradictions.push((fragment.id, other));
+                let authority = &running.authority;
+                let is_shown = authority.frozen(&header.author, &header.space).is_some();
+                let held = arena.find(&hash_of(other));
+                let held = held.and_then(|item| arena.item(item).fragment());
+                if !is_shown && held.is_some_and(|held| held.header.seq == header.seq) {
+                    let chain = (header.space, header.author);
+                    let (members, pair) = (authority.members().count(), (fragment.id, other));
+                    running.watch.note(chain, header.seq, members, now, pair);
                 }
                 return ItemOutcome::Declined;
             }
@@ -382,6 +388,15 @@ impl SimNode {
                     let place = (fragment.header.author, fragment.header.seq);
                     running.writing.remove(&place);
                     freed.extend(running.admission.commit(fragment));
+                    let (author, space, seq) = (
+                        &fragment.header.author,
+                        &fragment.header.space,
+                        fragment.header.seq,
+                    );
+                    // A cut may have come while it was on its way to the disk.
+                    if !running.admission.counts(author, space, seq, fragment.id) {
+                        self.store.hide(&arena.item(*item).id);
+                    }
                 }
             }
         }

@@ -160,7 +160,7 @@ impl Store {
         }
     }
 
-    /// Forgets an id in the set that peers see, though the item is there: for hostile nodes.
+    /// Forgets an id in the set that peers see, though the item is there.
     pub(super) fn hide(&mut self, id: &Hash) {
         self.space_ids.remove(id);
     }

@@ -18,9 +18,6 @@ use crate::{
     now_ms,
 };
 
-/// How many contradictions wait to be shown to the mesh.
-const MAX_CONTRADICTIONS: usize = 64;
-
 /// A fragment on its way in.
 struct Candidate {
     /// Its place among the outcomes; none for one that was held before.
@@ -197,11 +194,7 @@ impl Inner {
                     report(candidate.place, Verdict::Fork { other });
                     let chain = (header.space, header.author);
                     let mut state = self.state();
-                    let is_shown = state.rights.authority.frozen(&chain.1, &chain.0).is_some();
-                    if !is_shown && state.contradictions.len() < MAX_CONTRADICTIONS {
-                        let fragment = candidate.fragment.detached();
-                        state.contradictions.push((fragment, other));
-                    }
+                    self.watch_fork(&mut state, &candidate.fragment, other);
                     if !state.forks.contains_key(&chain) {
                         drop(state);
                         let evidence = Entry::evidence(candidate.fragment, other);

@@ -104,6 +104,8 @@ struct Shared {
     is_purge_due: bool,
     /// They are not rewritten again before this.
     rests_until: Option<Instant>,
+    /// When it is this node's turn to show a fork.
+    forks_at: Option<Instant>,
     stopping: bool,
     dead: bool,
 }
@@ -113,6 +115,7 @@ enum Job {
     Step(Step),
     Flush,
     Purge,
+    ShowForks,
 }
 
 /// What is to be applied next.
@@ -148,6 +151,7 @@ impl Applier {
             is_flush_due: false,
             is_purge_due: false,
             rests_until: None,
+            forks_at: None,
             stopping: false,
             dead: false,
         };
@@ -182,6 +186,15 @@ impl Applier {
     pub(super) fn rescan(&self, keys: Vec<(SpaceId, u32)>) {
         self.shared().rescans.extend(keys);
         self.work.notify_one();
+    }
+
+    /// Has the thread see to the forks that wait, at the latest then.
+    pub(super) fn show_forks_at(&self, at: Instant) {
+        let mut shared = self.shared();
+        if shared.forks_at.is_none_or(|set| at < set) {
+            shared.forks_at = Some(at);
+            self.work.notify_one();
+        }
     }
 
     /// Has it worked out anew what counts of these spaces.
@@ -294,6 +307,7 @@ impl Applier {
                     let rest = begun.elapsed() * PURGE_REST;
                     self.shared().rests_until = Instant::now().checked_add(rest);
                 }
+                Job::ShowForks => inner.show_forks(),
             }
         }
     }
@@ -351,6 +365,10 @@ impl Applier {
                 shared.is_purge_due = false;
                 return Some(Job::Purge);
             }
+            let now = Instant::now();
+            if shared.forks_at.take_if(|at| *at <= now).is_some() {
+                return Some(Job::ShowForks);
+            }
             let left = shared.gathering();
             if shared.is_led {
                 // Whoever applies says so when it is done.
@@ -361,7 +379,8 @@ impl Applier {
             } else if let Some(step) = shared.take_step() {
                 return Some(Job::Step(step));
             }
-            shared = match resting {
+            let turn = shared.forks_at.map(|at| at - now);
+            shared = match resting.into_iter().chain(turn).min() {
                 Some(left) => {
                     let waited = self.work.wait_timeout(shared, left);
                     waited.unwrap_or_else(PoisonError::into_inner).0

@@ -15,7 +15,7 @@ use super::{
     state::{Rights, State},
 };
 use crate::{
-    Admission, Fragment, FragmentId, HlcClock, IdSet, Lane,
+    Admission, ForkWatch, Fragment, FragmentId, HlcClock, IdSet, Lane,
     admission::Link,
     disk::Disk,
     redaction::{Notice, Redactions},
@@ -89,8 +89,8 @@ impl Known {
         log: &Log,
         index: &Index,
         tips: &BTreeMap<(SpaceId, AgentId), Tip>,
-        clock: HlcClock,
         report: &mut RecoveryReport,
+        (clock, watch): (HlcClock, ForkWatch<(Fragment, FragmentId)>),
     ) -> Restored {
         // The records first: they say what everything else means.
         let mut records = RecordLog::default();
@@ -142,7 +142,7 @@ impl Known {
             recheck: Vec::new(),
             is_curtailed,
             carried: BTreeSet::new(),
-            contradictions: Vec::new(),
+            watch,
             redactions: redactions(log, &self.redactions),
         };
         state.reassess();

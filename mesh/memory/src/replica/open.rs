@@ -23,7 +23,7 @@ use super::{
     state::{Inner, Rights, State},
 };
 use crate::{
-    Fragment, FragmentError, Hlc, HlcClock, IdSet, Lane, View,
+    ForkWatch, Fragment, FragmentError, Hlc, HlcClock, IdSet, Lane, View,
     disk::{Disk, RealDisk},
     now_ms,
     store::{
@@ -134,7 +134,8 @@ impl Replica {
             known.take(&row);
             index.insert(row);
         }
-        let mut restored = known.restore(&*disk, &log, &index, &tips, clock, &mut report);
+        let watch = ForkWatch::new(node.id(), config.fork_turn);
+        let mut restored = known.restore(&*disk, &log, &index, &tips, &mut report, (clock, watch));
 
         let view = open_view(dir, log.place().arrival)?;
         let (lock, copy) = lock.unzip();

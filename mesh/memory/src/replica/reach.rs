@@ -9,6 +9,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    sync::Arc,
 };
 
 use rhizome_identity::{AgentId, ForkProof, Hash, PublicKey, Reach, SpaceId, issue, record::Cut};
@@ -25,8 +26,6 @@ use crate::{
 
 /// How many rows are looked at together.
 const ROWS: usize = 512;
-/// How many forks of one batch are shown to the mesh; one is enough for each author.
-const MAX_PROOFS: usize = 16;
 /// Says which cuts the sets and the view are up to.
 const SETTLED: &str = "view.cuts";
 
@@ -273,37 +272,71 @@ impl Inner {
         carried
     }
 
-    /// Shows the mesh what was found of authors with two histories, once for each chain.
+    /// Has a fork wait until it is this node's turn to show it, unless it is shown.
+    pub(super) fn watch_fork(&self, state: &mut State, fragment: &Fragment, other: FragmentId) {
+        let header = &fragment.header;
+        let authority = Arc::clone(&state.rights.authority);
+        // What contradicts a fragment of another place proves nothing: the one that does will be
+        // offered.
+        let is_elsewhere = self.index.find(&Hash::from(other)).is_some_and(
+            |row| matches!(row.kind, RowKind::Fragment { seq, .. } if seq != header.seq),
+        );
+        if is_elsewhere || authority.frozen(&header.author, &header.space).is_some() {
+            return;
+        }
+        let (chain, members) = ((header.space, header.author), authority.members().count());
+        let pair = (fragment.detached(), other);
+        state
+            .watch
+            .note(chain, header.seq, members, self.opened.elapsed(), pair);
+    }
+
+    /// Shows the mesh those forks whose turn it is, and forgets those that others have shown.
     ///
     /// Call it with nothing locked.
     pub(super) fn show_forks(&self) {
-        let mut found = std::mem::take(&mut self.state().contradictions);
-        found.truncate(MAX_PROOFS);
-        for (fragment, other) in found {
-            let authority = std::sync::Arc::clone(&self.rights().authority);
-            let header = &fragment.header;
-            if authority.frozen(&header.author, &header.space).is_some() {
-                continue;
+        let now = self.opened.elapsed();
+        let (due, next) = {
+            let mut state = self.state();
+            if state.watch.next_deadline().is_none() {
+                return;
             }
-            let Some(other) = self.fragment(&other) else {
-                continue;
-            };
-            let proof = ForkProof {
-                a: other.envelope.to_vec(),
-                b: fragment.envelope.to_vec(),
-            };
-            // What contradicts a fragment of another place proves nothing yet: the one that does
-            // will be offered.
-            let Ok(record) = issue::prove_fork(&self.key, &authority, proof, now_ms()) else {
-                continue;
-            };
-            warn!(author = %header.author.fmt_short(), space = %header.space.fmt_short(),
-                seq = header.seq, "an author signed two histories; it is frozen where they part");
-            // It may be the one that counts from now on.
-            self.state().recheck.push(fragment);
-            if let Err(error) = self.append_records(vec![record]) {
-                warn!(%error, "the proof of a fork could not be stored");
-            }
+            let authority = Arc::clone(&state.rights.authority);
+            let due = state.watch.take_due(now, |(space, author)| {
+                authority.frozen(author, space).is_some()
+            });
+            // Each may be the one that counts from now on.
+            let shown = due.shown.into_iter().map(|(fragment, _)| fragment);
+            state.recheck.extend(shown);
+            (due.to_show, state.watch.next_deadline())
+        };
+        if let Some(next) = next {
+            self.applier.show_forks_at(self.opened + next);
+        }
+        for (fragment, other) in due {
+            self.show_fork(fragment, &other);
+        }
+        self.admit_rechecked();
+    }
+
+    fn show_fork(&self, fragment: Fragment, other: &FragmentId) {
+        let Some(other) = self.fragment(other) else {
+            return;
+        };
+        let authority = Arc::clone(&self.rights().authority);
+        let header = &fragment.header;
+        let proof = ForkProof {
+            a: other.envelope.to_vec(),
+            b: fragment.envelope.to_vec(),
+        };
+        let Ok(record) = issue::prove_fork(&self.key, &authority, proof, now_ms()) else {
+            return;
+        };
+        warn!(author = %header.author.fmt_short(), space = %header.space.fmt_short(),
+            seq = header.seq, "an author signed two histories; it is frozen where they part");
+        self.state().recheck.push(fragment);
+        if let Err(error) = self.append_records(vec![record]) {
+            warn!(%error, "the proof of a fork could not be stored");
         }
     }
 
@@ -358,7 +391,7 @@ impl Inner {
             return None;
         }
         let header = &fragment.header;
-        let authority = std::sync::Arc::clone(&self.rights().authority);
+        let authority = Arc::clone(&self.rights().authority);
         let reach = authority.reach(&header.author, &header.space);
         let subjects = [PublicKey::from(header.author), PublicKey::from(header.node)];
         let mut by: Vec<_> = subjects

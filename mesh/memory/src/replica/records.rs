@@ -156,6 +156,7 @@ impl Inner {
                 }
             }
         }
+        self.show_forks();
         self.admit_rechecked();
         outcomes
     }

@@ -1,10 +1,12 @@
 //! What a replica is asked, and what it answers.
 
+use std::time::Duration;
+
 use rhizome_identity::{AgentId, Hash, RecordError, SpaceId};
 
 use crate::{
-    ContextPatch, DocId, Draft, FileEdit, FilePath, FileText, FragmentId, Hlc, ShareLimits,
-    Verdict, store::SEGMENT_BYTES,
+    ContextPatch, DocId, Draft, FORK_TURN, FileEdit, FilePath, FileText, FragmentId, Hlc,
+    ShareLimits, Verdict, store::SEGMENT_BYTES,
 };
 
 /// How a replica works.
@@ -15,6 +17,8 @@ pub struct ReplicaConfig {
     pub segment_bytes: u64,
     /// What authors, nodes and spaces may write before others go first.
     pub shares: ShareLimits,
+    /// How long a turn to show a fork lasts; with zero a fork is shown as it is found.
+    pub fork_turn: Duration,
 }
 
 impl Default for ReplicaConfig {
@@ -22,7 +26,17 @@ impl Default for ReplicaConfig {
         Self {
             segment_bytes: SEGMENT_BYTES,
             shares: ShareLimits::default(),
+            fork_turn: FORK_TURN,
         }
+    }
+}
+
+impl ReplicaConfig {
+    /// Has a turn to show a fork last so long.
+    #[must_use]
+    pub fn with_fork_turn(mut self, fork_turn: Duration) -> Self {
+        self.fork_turn = fork_turn;
+        self
     }
 }
 

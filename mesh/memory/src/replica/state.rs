@@ -5,6 +5,7 @@ use std::{
     fs::File,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    time::Instant,
 };
 
 use bytes::Bytes;
@@ -22,8 +23,8 @@ use super::{
     restored::Copy,
 };
 use crate::{
-    Admission, Event, Fragment, FragmentId, HlcClock, IdSet, Lane, Reader, ShareLimits, Shares,
-    View,
+    Admission, Event, ForkWatch, Fragment, FragmentId, HlcClock, IdSet, Lane, Reader, ShareLimits,
+    Shares, View,
     disk::Disk,
     document::DocKey,
     now_ms,
@@ -69,6 +70,8 @@ pub(super) struct Inner {
     clock: Mutex<HlcClock>,
     /// What was redacted and may still be in the files of the view.
     purging: Mutex<BTreeMap<FragmentId, DocKey>>,
+    /// What turns are counted from.
+    pub(super) opened: Instant,
     /// Whether this store was put back from a copy.
     pub(super) copy: Mutex<Copy>,
     /// Keeps the directory locked.
@@ -112,7 +115,7 @@ pub(super) struct State {
     /// Fragments that do not count and that others which do count build on.
     pub(super) carried: BTreeSet<FragmentId>,
     /// Fragments that contradict one that is here, to be shown to the mesh.
-    pub(super) contradictions: Vec<(Fragment, FragmentId)>,
+    pub(super) watch: ForkWatch<(Fragment, FragmentId)>,
     /// The redactions that are here.
     pub(super) redactions: Redactions,
 }
@@ -185,6 +188,7 @@ impl Inner {
             state: Mutex::new(restored.state),
             clock: Mutex::new(restored.clock),
             purging: Mutex::default(),
+            opened: Instant::now(),
             copy: Mutex::new(copy),
             _lock: lock,
         }

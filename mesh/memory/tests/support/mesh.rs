@@ -5,7 +5,7 @@
     reason = "each test file uses its share; what a test prepares has to work"
 )]
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use rhizome_identity::{
@@ -165,9 +165,10 @@ impl Mesh {
         Lane::Space(self.space)
     }
 
-    /// Opens the replica of a node, with the authority log in it.
+    /// Opens the replica of a node, with the authority log in it; it shows forks as it finds them.
     pub(crate) fn open(&self, node: usize, dir: &Path) -> Replica {
-        self.open_with(node, dir, ReplicaConfig::default())
+        let config = ReplicaConfig::default().with_fork_turn(Duration::ZERO);
+        self.open_with(node, dir, config)
     }
 
     pub(crate) fn open_with(&self, node: usize, dir: &Path, config: ReplicaConfig) -> Replica {

@@ -141,14 +141,17 @@ impl Netsim {
         }
     }
 
-    /// Shows the mesh what a node found of authors with two histories, once for each chain.
+    /// Shows the mesh those forks whose turn it is at this node.
     fn show_forks(&mut self, node: NodeIndex) {
-        let found = std::mem::take(&mut self.nodes[node as usize].contradictions);
-        for (one, other) in found {
-            let n = &self.nodes[node as usize];
-            let Some(running) = n.running.as_ref().filter(|_| n.hostility.is_none()) else {
-                return;
-            };
+        let n = &mut self.nodes[node as usize];
+        let Some(running) = n.running.as_mut().filter(|_| n.hostility.is_none()) else {
+            return;
+        };
+        let authority = Arc::clone(&running.authority);
+        let due = running.watch.take_due(self.now, |(space, author)| {
+            authority.frozen(author, space).is_some()
+        });
+        for (one, other) in due.to_show {
             let envelope = |id| {
                 let item = self.arena.item(self.arena.find(&hash_of(id))?);
                 Some(item.fragment()?.envelope.to_vec())
@@ -157,13 +160,19 @@ impl Netsim {
                 continue;
             };
             let proof = ForkProof { a, b };
-            let authority = Arc::clone(&running.authority);
             let proven = self.founding.prove_fork(node as usize, &authority, proof);
             if let Some(record) = proven {
                 self.write_record(node, record.bytes());
-                // One proof is enough until it is durable, and then it is known.
-                return;
             }
+        }
+        // Each may be the one that counts from now on.
+        for (one, _) in due.shown {
+            let mut admitted = Admitted::default();
+            if let Some(item) = self.arena.find(&hash_of(one)) {
+                let n = &mut self.nodes[node as usize];
+                n.admit_item(self.now, item, &self.arena, &mut admitted);
+            }
+            self.write_freed(node, &admitted);
         }
     }
 
@@ -322,6 +331,7 @@ impl Netsim {
         }
         self.write_freed(to, &admitted);
         self.show_forks(to);
+        self.set_timer(to);
     }
 
     fn timer(&mut self, node: NodeIndex, life: u32) {
@@ -339,6 +349,8 @@ impl Netsim {
         }
         running.timer = None;
         let dials = running.book.handle_timeout(now);
+        self.show_forks(node);
+        let n = &mut self.nodes[node as usize];
         let outputs = n.replicate(&self.arena, |core, held| core.handle_timeout(now, held));
         self.carry_out(node, outputs);
         self.dial(node, dials);
@@ -353,6 +365,10 @@ impl Netsim {
         let deadlines = [
             running.replication.next_deadline(),
             running.book.next_deadline(),
+            running
+                .watch
+                .next_deadline()
+                .filter(|_| n.hostility.is_none()),
         ];
         let Some(due) = deadlines.into_iter().flatten().min() else {
             return;
