@@ -3,7 +3,7 @@
 //! A target panics when a promise is broken, and never otherwise. `fuzz/` and `tests/fuzz.rs` both
 //! drive them (`docs/howto/fuzz.md`); nothing else should.
 
-use crate::image::import::fuzz as import;
+use crate::{image::import::fuzz as import, snapshot, volume};
 
 /// Name, target and seeds.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
@@ -15,5 +15,15 @@ pub const TARGETS: &[Target] = &[
         "image_descriptions",
         import::descriptions,
         import::description_samples,
+    ),
+    (
+        "snapshot_manifest",
+        snapshot::fuzz::manifest,
+        snapshot::fuzz::manifests,
+    ),
+    (
+        "volume_manifest",
+        volume::fuzz::manifest,
+        volume::fuzz::manifests,
     ),
 ];

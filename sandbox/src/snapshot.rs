@@ -13,6 +13,7 @@ mod behind;
 mod capture;
 mod error;
 mod freeze;
+pub(crate) mod fuzz;
 mod late_disk;
 mod manifest;
 mod materialise;

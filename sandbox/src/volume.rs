@@ -17,6 +17,7 @@ mod diff;
 mod draft;
 mod error;
 mod folder;
+pub(crate) mod fuzz;
 mod merge;
 mod tree;
 mod version;
