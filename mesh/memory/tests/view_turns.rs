@@ -4,8 +4,10 @@
 #[path = "view/support.rs"]
 mod support;
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
-use rhizome_memory::{Applied, ContextPatch, Explored, Opened};
+use rhizome_memory::{Applied, ContextPatch, Explored, ListQuery, Opened};
 use support::{Node, Writer, keyed, space};
 
 #[test]
@@ -20,6 +22,53 @@ fn an_author_goes_on_where_another_built_upon_it() {
     // Ada's last change is no head any more, yet automerge builds on it as well.
     let third = here.publish(&mut ada, space(1), 3, &keyed("port", "8082"));
     assert_eq!(there.verdict(third), Applied::Applied);
+}
+
+#[test]
+fn two_who_feed_one_document_agree_though_each_is_closed_and_opened_at_every_step() {
+    let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let mut writers = [1, 2].map(Writer::new);
+    let mut all: Vec<Opened> = Vec::new();
+    let mut seen = [0_usize; 2];
+    for step in 1..=24_u64 {
+        let who = usize::from(step % 2 == 0);
+        let mut node = Node::open(dirs[who].path());
+        // Every third step knows nothing of the other's last one: both stand beside each other.
+        if step % 3 != 0 {
+            let unseen: Vec<Opened> = all[seen[who]..].to_vec();
+            let unseen = unseen
+                .into_iter()
+                .filter(|opened| opened.header.author != writers[who].id);
+            for (_, verdict) in node.take(unseen) {
+                assert_eq!(verdict, Applied::Applied, "step {step}");
+            }
+            seen[who] = all.len();
+            node.view.flush().unwrap();
+            drop(node);
+            node = Node::open(dirs[who].path());
+        }
+        all.push(node.publish(
+            &mut writers[who],
+            space(1),
+            step,
+            &keyed("port", &format!("step {step}")),
+        ));
+        node.view.flush().unwrap();
+    }
+    let places: BTreeSet<_> = all
+        .iter()
+        .map(|of| (of.header.author, of.header.seq))
+        .collect();
+    assert_eq!(places.len(), all.len(), "a place was used twice");
+    let shown = dirs.map(|dir| {
+        let mut node = Node::open(dir.path());
+        for (id, verdict) in node.take(all.clone()) {
+            assert_eq!(verdict, Applied::Applied, "{id}");
+        }
+        format!("{:?}", node.view.list(&ListQuery::default()).unwrap())
+    });
+    assert_eq!(shown[0], shown[1]);
+    assert!(shown[0].contains("step 24"), "{}", shown[0]);
 }
 
 proptest! {
