@@ -3,6 +3,8 @@
 //! A target panics when a promise is broken, and never otherwise. `fuzz/` and `tests/fuzz.rs` both
 //! drive them (`docs/howto/fuzz.md`); nothing else should.
 
+mod admission;
+
 use std::sync::OnceLock;
 
 use bytes::Bytes;
@@ -23,6 +25,7 @@ pub const TARGETS: &[Target] = &[
     ("change", change, changes),
     ("segment", segment, segments),
     ("file_path", file_path, file_paths),
+    ("admission", admission::admission, admission::orders),
 ];
 
 /// A fragment has one spelling.
