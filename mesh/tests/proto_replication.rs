@@ -1,8 +1,11 @@
 //! Two cores in one room: what they make each other hold, and what a hostile one achieves.
 #![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
+#[path = "support/shelf.rs"]
+mod shelf;
+
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -10,57 +13,11 @@ use bytes::Bytes;
 use rhizome_identity::{Hash, NodeId, SpaceId};
 use rhizome_memory::{IdSet, Lane};
 use rhizome_mesh::proto::replication::{
-    Config, Holdings, Input, ItemOutcome, MAX_FRAME_BYTES, Output, Replication,
+    Config, Input, ItemOutcome, MAX_FRAME_BYTES, Output, Replication,
 };
+use shelf::{Shelf, node};
 
 const SPACE: Lane = Lane::Space(SpaceId::from_bytes([7; 32]));
-
-fn node(n: u8) -> NodeId {
-    NodeId::from_bytes([n; 32])
-}
-
-/// Items are any bytes, their id is their hash.
-#[derive(Default)]
-struct Shelf {
-    sets: BTreeMap<Lane, IdSet>,
-    items: BTreeMap<Hash, Bytes>,
-    /// Peers that may not have the space.
-    barred: BTreeSet<NodeId>,
-}
-
-impl Shelf {
-    fn new(lanes: &[Lane]) -> Self {
-        Self {
-            sets: lanes.iter().map(|lane| (*lane, IdSet::new())).collect(),
-            ..Self::default()
-        }
-    }
-
-    fn put(&mut self, lane: Lane, item: Bytes) -> bool {
-        let id = Hash::of(&item);
-        self.items.insert(id, item);
-        self.sets.get_mut(&lane).is_some_and(|set| set.insert(id))
-    }
-}
-
-impl Holdings for Shelf {
-    fn lanes(&self) -> Vec<Lane> {
-        self.sets.keys().copied().collect()
-    }
-
-    fn with_set<R>(&self, lane: Lane, f: impl FnOnce(&IdSet) -> R) -> Option<R> {
-        self.sets.get(&lane).map(f)
-    }
-
-    fn items(&self, _: Lane, ids: &[Hash], max_bytes: usize) -> Vec<Bytes> {
-        let items = ids.iter().filter_map(|id| self.items.get(id).cloned());
-        items.filter(|item| item.len() <= max_bytes).collect()
-    }
-
-    fn may_sync(&self, peer: &NodeId, lane: Lane) -> bool {
-        lane == Lane::Authority || !self.barred.contains(peer)
-    }
-}
 
 /// Two nodes and the frames between them.
 struct Room {

@@ -222,7 +222,8 @@ impl Sync {
     /// Drives the core until the token given to [`Self::new`] is cancelled.
     pub(crate) async fn run(self, task: SyncTask, seed: u64) {
         let shared = Arc::clone(&self.shared);
-        let (admits, admit_queue) = mpsc::channel(ADMIT_QUEUE);
+        // What waits here is past being overtaken, so next to nothing does.
+        let (admits, admit_queue) = mpsc::channel(1);
         // One batch is admitted at a time; a second slot lets the worker go on to the next.
         let (admitted_in, mut admitted) = mpsc::channel(2);
         let worker = tokio::spawn(admit_all(shared.replica.clone(), admit_queue, admitted_in));
@@ -295,12 +296,21 @@ impl Sync {
                 lane,
                 batch,
                 items,
-            } => backlog.push_back(Batch {
-                from,
-                lane,
-                batch,
-                items,
-            }),
+            } => {
+                // Records overtake fragments, not each other.
+                let records = backlog.iter().take_while(|of| of.lane == Lane::Authority);
+                let place = match lane {
+                    Lane::Authority => records.count(),
+                    Lane::Space(_) => backlog.len(),
+                };
+                let batch = Batch {
+                    from,
+                    lane,
+                    batch,
+                    items,
+                };
+                backlog.insert(place, batch);
+            }
             Output::Misbehaved { peer, what } => {
                 debug!(peer = %peer.fmt_short(), what, "peer broke the sync protocol");
                 if let Some(handle) = self.sessions().get(&peer) {

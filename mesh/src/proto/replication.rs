@@ -8,7 +8,8 @@
 //!
 //! The shell hands in frames and what its store did, and carries out the [`Output`]s in order.
 //! Back-pressure runs through [`Input::AdmitDone`]: a peer has at most [`Config::window`] batches
-//! on their way, and gets leave for the next with the acknowledgement of one.
+//! on their way, and gets leave for the next with the acknowledgement of one. Records have a window
+//! of their own, so that a flood of fragments never holds up a revocation.
 
 mod announce;
 mod frame;
@@ -70,7 +71,7 @@ pub struct Config {
     pub announce_after: Mono,
     /// How long gossip may take for an announced item before it is asked for.
     pub fetch_after: Mono,
-    /// Batches on their way to one peer.
+    /// Batches on their way to one peer: so many of records, and so many of fragments.
     pub window: usize,
 }
 
@@ -328,6 +329,9 @@ impl Replication {
                 }
                 self.with_all(now, &mut out, |peer, cx| {
                     peer.stored(cx, lane, id, own);
+                    if own && lane == Lane::Authority {
+                        peer.push_record(cx, id, held);
+                    }
                 });
             }
             Input::LanesChanged => self.lanes_changed(now, held, &mut out),

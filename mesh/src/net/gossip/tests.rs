@@ -8,6 +8,8 @@ use tokio::sync::watch;
 use super::*;
 use crate::net::endpoint::{self, GOSSIP_ALPN, Net};
 
+mod topics;
+
 /// Rejects what begins with `bad`, unless it is told to accept everything.
 struct Judge {
     accept_all: bool,

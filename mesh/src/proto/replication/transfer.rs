@@ -16,14 +16,30 @@ use crate::proto::Mono;
 /// Most items queued for one peer in one lane; the next session finds the others.
 const MAX_QUEUED: usize = 16 * 1024;
 
+/// What has a window of its own: records never wait for what fragments have on their way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Control,
+    Content,
+}
+
+impl Class {
+    fn of(lane: Lane) -> Self {
+        match lane {
+            Lane::Authority => Self::Control,
+            Lane::Space(_) => Self::Content,
+        }
+    }
+}
+
 /// What is on its way to one peer.
 #[derive(Debug)]
 pub(super) struct Outbox {
     queues: BTreeMap<Lane, VecDeque<Hash>>,
     /// Everything queued or on its way, so that no item goes twice.
     taken: BTreeSet<(Lane, Hash)>,
-    /// An item that was read but did not fit into the last batch.
-    left_over: Option<(Lane, Hash, Bytes)>,
+    /// Items that were read but did not fit into the last batch of their lane.
+    left_over: BTreeMap<Lane, (Hash, Bytes)>,
     in_flight: BTreeMap<u64, Batch>,
     next_batch: u64,
 }
@@ -41,15 +57,15 @@ impl Outbox {
         Self {
             queues: BTreeMap::new(),
             taken: BTreeSet::new(),
-            left_over: None,
+            left_over: BTreeMap::new(),
             in_flight: BTreeMap::new(),
             next_batch: first_batch,
         }
     }
 
     pub(super) fn queued(&self, lane: Lane) -> usize {
-        let left_over = self.left_over.iter().filter(|(of, ..)| *of == lane).count();
-        self.queues.get(&lane).map_or(0, VecDeque::len) + left_over
+        let left_over = self.left_over.contains_key(&lane);
+        self.queues.get(&lane).map_or(0, VecDeque::len) + usize::from(left_over)
     }
 
     pub(super) fn is_busy(&self, lane: Lane) -> bool {
@@ -66,20 +82,31 @@ impl Outbox {
     pub(super) fn retain_lanes(&mut self, lanes: &BTreeSet<Lane>) {
         self.queues.retain(|lane, _| lanes.contains(lane));
         self.taken.retain(|(lane, _)| lanes.contains(lane));
-        self.left_over.take_if(|(lane, ..)| !lanes.contains(lane));
+        self.left_over.retain(|lane, _| lanes.contains(lane));
     }
 
-    /// Takes the next item from the first lane that has one, or from `only`.
-    fn next(&mut self, only: Option<Lane>, held: &impl Holdings) -> Option<(Lane, Hash, Bytes)> {
-        if let Some((lane, ..)) = self.left_over
-            && only.is_none_or(|only| only == lane)
-        {
-            return self.left_over.take();
+    /// Returns whether one more batch of this class may be on its way.
+    fn has_room(&self, class: Class, window: usize) -> bool {
+        let batches = self.in_flight.values().map(|batch| batch.lane);
+        batches.filter(|lane| Class::of(*lane) == class).count() < window
+    }
+
+    /// Takes the next item from the first of those lanes that has one.
+    fn next(
+        &mut self,
+        may: impl Fn(Lane) -> bool,
+        held: &impl Holdings,
+    ) -> Option<(Lane, Hash, Bytes)> {
+        let left_over = self.left_over.keys().copied().find(|lane| may(*lane));
+        if let Some(lane) = left_over {
+            let (id, item) = self.left_over.remove(&lane)?;
+            return Some((lane, id, item));
         }
         loop {
-            let (&lane, queue) = self.queues.iter_mut().find(|(lane, queue)| {
-                !queue.is_empty() && only.is_none_or(|only| only == **lane)
-            })?;
+            let (&lane, queue) = self
+                .queues
+                .iter_mut()
+                .find(|(lane, queue)| !queue.is_empty() && may(**lane))?;
             let id = queue.pop_front()?;
             // One at a time: with several, what is missing from the result would be anyone's guess.
             let item = held
@@ -110,21 +137,36 @@ impl Peer {
         }
     }
 
-    /// Sends as many batches as the window allows.
+    /// Sends a record made here at once: a revocation shall not depend on gossip, which may drop it.
+    pub(super) fn push_record(&mut self, cx: &mut Context<'_>, id: Hash, held: &impl Holdings) {
+        if self.is_greeted() && self.lanes.contains_key(&Lane::Authority) {
+            self.enqueue(Lane::Authority, vec![id], held);
+            self.pump(cx, held);
+        }
+    }
+
+    /// Sends as many batches as the windows allow, control first.
     pub(super) fn pump(&mut self, cx: &mut Context<'_>, held: &impl Holdings) {
-        while self.outbox.in_flight.len() < cx.node.config.window {
-            let Some((lane, id, item)) = self.outbox.next(None, held) else {
+        for class in [Class::Control, Class::Content] {
+            self.pump_class(class, cx, held);
+        }
+    }
+
+    fn pump_class(&mut self, class: Class, cx: &mut Context<'_>, held: &impl Holdings) {
+        while self.outbox.has_room(class, cx.node.config.window) {
+            let Some((lane, id, item)) = self.outbox.next(|lane| Class::of(lane) == class, held)
+            else {
                 return;
             };
             let mut bytes = item.len() + 4;
             let mut ids = vec![id];
             let mut items = vec![item];
             while ids.len() < MAX_BATCH_ITEMS {
-                let Some((lane, id, item)) = self.outbox.next(Some(lane), held) else {
+                let Some((lane, id, item)) = self.outbox.next(|of| of == lane, held) else {
                     break;
                 };
                 if bytes + item.len() + 4 > MAX_ITEMS_BYTES {
-                    self.outbox.left_over = Some((lane, id, item));
+                    self.outbox.left_over.insert(lane, (id, item));
                     break;
                 }
                 bytes += item.len() + 4;
@@ -203,7 +245,12 @@ impl Peer {
             return cx.send(&Frame::Ack { batch, stored });
         }
         // The sender's view of its window may lag behind ours by as much as the window.
-        if self.inbox.len() >= 2 * cx.node.config.window {
+        let class = Class::of(lane);
+        let admitting = self
+            .inbox
+            .values()
+            .filter(|lane| Class::of(**lane) == class);
+        if admitting.count() >= 2 * cx.node.config.window {
             return self.strike(cx, "sends more batches than it may");
         }
         if let Some(state) = self.lanes.get_mut(&lane) {
