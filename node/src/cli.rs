@@ -42,7 +42,7 @@ struct Cli {
     #[arg(
         long,
         global = true,
-        alias = "data",
+        visible_alias = "data",
         env = "RHIZOME_DATA",
         value_name = "DIR"
     )]
