@@ -152,6 +152,7 @@ fn invites() -> Vec<Vec<u8>> {
                 "10.77.1.1:4570".parse().expect("an address"),
                 "[::1]:4580".parse().expect("an address"),
             ],
+            relays: vec!["http://10.77.1.1:4583/".to_owned()],
         }],
     };
     vec![invite.to_string().into_bytes()]
@@ -165,8 +166,17 @@ fn node_infos() -> Vec<Vec<u8>> {
         addrs: vec!["10.0.0.2:4580".parse().expect("an address")],
         seq_ms: 42,
         version: "0.1.0".to_owned(),
+        relay: None,
+        via: Vec::new(),
     };
-    vec![info.sign(&key).expect("a short entry")]
+    let relay = NodeInfo {
+        relay: Some("http://10.0.0.2:4583/".to_owned()),
+        via: vec!["https://relay.example.org/".to_owned()],
+        ..info.clone()
+    };
+    [info, relay]
+        .map(|info| info.sign(&key).expect("a short entry"))
+        .to_vec()
 }
 
 fn key_files() -> Vec<Vec<u8>> {

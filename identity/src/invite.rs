@@ -16,6 +16,7 @@ use crate::{
     authority::{Authority, InviteState},
     id::{Hash, InviteId, MeshId, NodeId},
     keys::SecretKey,
+    relay_url::is_relay_url,
     role::Role,
 };
 
@@ -25,11 +26,16 @@ pub const PREFIX: &str = "RHZ1";
 pub const MAX_ENDPOINTS: usize = 3;
 /// How many addresses an invite may give for each.
 pub const MAX_ADDRS: usize = 4;
+/// How many relays an invite may name for each.
+pub const MAX_RELAYS: usize = 2;
 
+/// An invite that names no relay.
 const VERSION: u8 = 1;
+/// An invite that names relays, which earlier readers would not know how to dial.
+const VERSION_RELAYS: u8 = 2;
 const CHECKSUM_BYTES: usize = 4;
 /// The longest string that is looked at.
-const MAX_TEXT: usize = 1_024;
+const MAX_TEXT: usize = 2_048;
 /// Crockford's alphabet: no I, L, O, U.
 const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
@@ -40,6 +46,8 @@ pub struct InviteEndpoint {
     pub node: NodeId,
     /// Where it can be reached; at most [`MAX_ADDRS`] travel.
     pub addrs: Vec<SocketAddr>,
+    /// The URLs of relays through which it can be reached; at most [`MAX_RELAYS`] travel.
+    pub relays: Vec<String>,
 }
 
 /// What an invite string says.
@@ -147,14 +155,16 @@ impl Invite {
     fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
         // Sized so that it never moves and leaves a copy of the seed behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_TEXT));
-        bytes.extend_from_slice(&[VERSION, 0, 0]);
+        let endpoints = &self.endpoints[..self.endpoints.len().min(MAX_ENDPOINTS)];
+        let has_relays = endpoints.iter().any(|end| end.relays().next().is_some());
+        let version = if has_relays { VERSION_RELAYS } else { VERSION };
+        bytes.extend_from_slice(&[version, 0, 0]);
         bytes.extend_from_slice(self.mesh.as_bytes());
         bytes.extend_from_slice(&*self.seed);
         bytes.push(self.role.code());
         bytes.extend_from_slice(&self.uses.to_be_bytes());
         let seconds = u32::try_from(self.not_after_ms / 1_000).unwrap_or(u32::MAX);
         bytes.extend_from_slice(&seconds.to_be_bytes());
-        let endpoints = &self.endpoints[..self.endpoints.len().min(MAX_ENDPOINTS)];
         bytes.push(u8::try_from(endpoints.len()).expect("at most three endpoints"));
         for endpoint in endpoints {
             bytes.extend_from_slice(endpoint.node.as_bytes());
@@ -173,6 +183,13 @@ impl Invite {
                 }
                 bytes.extend_from_slice(&addr.port().to_be_bytes());
             }
+            if has_relays {
+                bytes.push(u8::try_from(endpoint.relays().count()).expect("at most two relays"));
+                for url in endpoint.relays() {
+                    bytes.push(u8::try_from(url.len()).expect("a relay's URL is short"));
+                    bytes.extend_from_slice(url.as_bytes());
+                }
+            }
         }
         let length = u16::try_from(bytes.len() + CHECKSUM_BYTES).expect("an invite is short");
         bytes[1..3].copy_from_slice(&length.to_be_bytes());
@@ -183,7 +200,7 @@ impl Invite {
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes);
-        let _version_and_length = reader.take::<3>()?;
+        let [version, ..] = reader.take::<3>()?;
         let mesh = MeshId::from_bytes(reader.take()?);
         let seed = Zeroizing::new(reader.take()?);
         let role = Role::from_code(reader.byte()?)?;
@@ -201,7 +218,19 @@ impl Invite {
                 };
                 addrs.push(SocketAddr::new(ip, u16::from_be_bytes(reader.take()?)));
             }
-            endpoints.push(InviteEndpoint { node, addrs });
+            let mut relays = Vec::new();
+            if version == VERSION_RELAYS {
+                for _ in 0..usize::from(reader.byte()?) {
+                    let length = usize::from(reader.byte()?);
+                    let url = std::str::from_utf8(reader.slice(length)?).ok()?;
+                    relays.push(is_relay_url(url).then(|| url.to_owned())?);
+                }
+            }
+            endpoints.push(InviteEndpoint {
+                node,
+                addrs,
+                relays,
+            });
         }
         let invite = Self {
             mesh,
@@ -215,9 +244,23 @@ impl Invite {
     }
 }
 
+impl InviteEndpoint {
+    /// Returns the relays that travel.
+    fn relays(&self) -> impl Iterator<Item = &String> {
+        let fit = self.relays.iter().filter(|url| is_relay_url(url));
+        fit.take(MAX_RELAYS)
+    }
+}
+
 struct Reader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn slice(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (first, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(first)
+    }
+
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -299,7 +342,7 @@ impl FromStr for Invite {
         let Some((head, _)) = bytes.split_first_chunk::<3>() else {
             return Err(InviteError::Truncated { found, expected: 0 });
         };
-        if head[0] != VERSION {
+        if ![VERSION, VERSION_RELAYS].contains(&head[0]) {
             return Err(InviteError::Version(head[0]));
         }
         let length = usize::from(u16::from_be_bytes([head[1], head[2]]));
@@ -384,8 +427,40 @@ mod tests {
                     "10.77.1.1:4570".parse().unwrap(),
                     "[::1]:4580".parse().unwrap(),
                 ],
+                relays: Vec::new(),
             }],
         }
+    }
+
+    fn invite_with_relays() -> Invite {
+        let mut invite = invite();
+        let urls = ["http://10.77.1.1:4583/", "https://relay.example.org/"];
+        invite.endpoints[0].relays = urls.map(str::to_owned).to_vec();
+        invite
+    }
+
+    #[test]
+    fn relays_travel_in_a_version_of_their_own() {
+        let invite = invite_with_relays();
+        let text = invite.to_string();
+        assert_eq!(&text[4..6], "08", "version 2 is 00000 010..");
+        assert_eq!(text.parse::<Invite>().unwrap(), invite);
+        for length in 1..text.len() {
+            let error = text[..length].parse::<Invite>().unwrap_err();
+            assert!(matches!(error, InviteError::Truncated { .. }), "{length}");
+        }
+        let mut many = invite.clone();
+        many.endpoints = vec![many.endpoints[0].clone(); MAX_ENDPOINTS];
+        for endpoint in &mut many.endpoints {
+            endpoint.relays = vec![format!("http://{}", "a".repeat(121)); MAX_RELAYS];
+        }
+        let text = many.to_string();
+        assert!(text.len() <= MAX_TEXT, "{}", text.len());
+        assert_eq!(text.parse::<Invite>().unwrap(), many);
+        let mut bad = invite.clone();
+        bad.endpoints[0].relays = vec!["file:///etc/passwd".to_owned()];
+        let read: Invite = bad.to_string().parse().unwrap();
+        assert_eq!(read.endpoints[0].relays, Vec::<String>::new());
     }
 
     #[test]
@@ -459,13 +534,13 @@ mod tests {
     #[test]
     fn a_later_version_says_so() {
         let mut bytes = invite().to_bytes().to_vec();
-        bytes[0] = 2;
+        bytes[0] = 3;
         let mut text = String::from(PREFIX);
         // The first 8 bits are in the first two characters.
         text.push_str(&invite().to_string()[PREFIX.len()..]);
         assert_eq!(&text[4..6], "04", "version 1 is 00000 001..");
-        text.replace_range(4..6, "08");
-        assert_eq!(text.parse::<Invite>().unwrap_err(), InviteError::Version(2));
+        text.replace_range(4..6, "0C");
+        assert_eq!(text.parse::<Invite>().unwrap_err(), InviteError::Version(3));
     }
 
     proptest::proptest! {

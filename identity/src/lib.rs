@@ -11,7 +11,7 @@
 //! - [`epoch`]: space keys, body encryption, wraps to a node
 //! - [`record`], [`authority`], [`issue`]: the authority log, its resolution, and making records
 //! - [`invite`]: the string a newcomer is handed, and its redemption
-//! - [`node_info`]: a node's signed address-book entry
+//! - [`node_info`], [`relay_url`]: a node's signed address-book entry, and the relays it names
 //!
 //! Byte layouts: `docs/wire.md`, sections 1 to 3.
 #![forbid(unsafe_code)]
@@ -29,6 +29,7 @@ pub mod keyfile;
 pub mod keys;
 pub mod node_info;
 pub mod record;
+pub mod relay_url;
 pub mod role;
 pub mod words;
 
@@ -50,4 +51,5 @@ pub use record::{
     FRAGMENT_DOMAIN, ForkProof, Forked, MAX_FRAGMENT_ENVELOPE, Record, RecordBody, RecordError,
     SignedRecord, Verbs,
 };
+pub use relay_url::is_relay_url;
 pub use role::Role;

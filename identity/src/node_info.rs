@@ -10,6 +10,7 @@ use crate::{
     id::NodeId,
     keys::NodeKey,
     record::is_name,
+    relay_url::is_relay_url,
 };
 
 /// What the signature of an entry is bound to.
@@ -18,6 +19,8 @@ pub const NODE_INFO_DOMAIN: Domain = Domain("rhizome/node-info/1");
 pub const MAX_ADDRS: usize = 16;
 /// The largest entry, in bytes.
 pub const MAX_BYTES: usize = 2 * 1024;
+/// The most relays through which an entry says that its node can be reached.
+pub const MAX_VIA: usize = 2;
 const MAX_VERSION_BYTES: usize = 64;
 
 /// Where a node says it can be reached.
@@ -33,6 +36,10 @@ pub struct NodeInfo {
     pub seq_ms: u64,
     /// The version of the software it runs.
     pub version: String,
+    /// The URL of the relay that it serves for the mesh, if it does; see [`is_relay_url`].
+    pub relay: Option<String>,
+    /// The URLs of the relays through which it can be reached, at most [`MAX_VIA`].
+    pub via: Vec<String>,
 }
 
 /// Why bytes are not an acceptable entry.
@@ -61,6 +68,11 @@ struct Layout {
     seq_ms: u64,
     #[n(3)]
     version: String,
+    // Left out by a node that knows of no relay, so that its entry is the one of earlier versions.
+    #[n(4)]
+    relay: Option<String>,
+    #[n(5)]
+    via: Option<Vec<String>>,
 }
 
 #[derive(Encode, Decode)]
@@ -93,6 +105,8 @@ impl NodeInfo {
             addrs: addrs.collect(),
             seq_ms: self.seq_ms,
             version: self.version.clone(),
+            relay: self.relay.clone(),
+            via: Some(self.via.clone()).filter(|via| !via.is_empty()),
         };
         Ok(envelope::seal(
             key.secret(),
@@ -124,6 +138,8 @@ impl NodeInfo {
             addrs,
             seq_ms: layout.seq_ms,
             version: layout.version,
+            relay: layout.relay,
+            via: layout.via.unwrap_or_default(),
         };
         info.check()?;
         sealed.verify(NODE_INFO_DOMAIN)?;
@@ -141,6 +157,19 @@ impl NodeInfo {
         }
         if self.version.len() > MAX_VERSION_BYTES || self.version.chars().any(char::is_control) {
             return Err(NodeInfoError::Malformed("a version is at most 64 bytes"));
+        }
+        if self.via.len() > MAX_VIA {
+            return Err(NodeInfoError::Malformed("at most 2 relays lead to a node"));
+        }
+        if !self
+            .relay
+            .iter()
+            .chain(&self.via)
+            .all(|url| is_relay_url(url))
+        {
+            return Err(NodeInfoError::Malformed(
+                "a relay is an http or https URL of at most 128 bytes",
+            ));
         }
         Ok(())
     }
@@ -160,6 +189,8 @@ mod tests {
             ],
             seq_ms: 42,
             version: "0.1.0".into(),
+            relay: Some("http://10.0.0.2:4583/".into()),
+            via: vec!["https://relay.example.org/".into()],
         }
     }
 
@@ -186,5 +217,22 @@ mod tests {
         let mut name = info(&key);
         name.name = "a\x1b[2J".into();
         assert!(name.sign(&key).is_err());
+        let mut via = info(&key);
+        via.via = vec!["http://10.0.0.2:1/".into(); MAX_VIA + 1];
+        assert!(via.sign(&key).is_err());
+        let mut relay = info(&key);
+        relay.relay = Some("ftp://10.0.0.2/".into());
+        assert!(relay.sign(&key).is_err());
+    }
+
+    #[test]
+    fn an_entry_without_relays_is_that_of_earlier_versions() {
+        let key = NodeKey::generate();
+        let mut plain = info(&key);
+        (plain.relay, plain.via) = (None, Vec::new());
+        let bytes = plain.sign(&key).unwrap();
+        let sealed = envelope::parse(&bytes, MAX_BYTES).unwrap();
+        assert_eq!(sealed.payload[0], 0xa4, "a map of four");
+        assert_eq!(NodeInfo::parse(&bytes).unwrap(), plain);
     }
 }

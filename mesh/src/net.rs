@@ -4,6 +4,7 @@
 //! - `transport`, `gossip`: a libp2p swarm over iroh connections; pushes what is new
 //! - `sync`: one session per peer; reconciliation, addresses, acknowledgements
 //! - `join`: redeems invites
+//! - `relay`: carries packets for members who have no direct path
 //! - `book`: where members were last seen, and dialling them again
 //! - `blobs`: bodies over 64 KiB, and files that the node offers by hash
 //! - `ctl`: byte streams for what nodes ask of each other
@@ -27,6 +28,7 @@ mod ids;
 mod join;
 mod peers;
 mod pump;
+mod relay;
 mod sync;
 mod transport;
 mod verdict;
@@ -55,6 +57,7 @@ use self::{
     gossip::{Gossip, GossipTask},
     join::{Approvals, JoinProtocol},
     peers::Peers,
+    relay::RelayServer,
     sync::Sync,
     transport::IrohTransport,
     verdict::ReplicaValidator,
@@ -66,7 +69,8 @@ pub use self::{
     error::{CtlError, JoinError, Refusal, ReplicaTimeout, StartError},
     gossip::GossipStanding,
     join::{JoinRequest, Joined},
-    peers::{PathKind, PeerBytes, PeerInfo, PeerPath, PeerState, SyncState},
+    peers::{NotDirect, PathKind, PeerBytes, PeerInfo, PeerPath, PeerState, SyncState},
+    relay::RelayConfig,
 };
 
 /// How long a shutdown may take in all.
@@ -81,6 +85,8 @@ pub struct MeshConfig {
     pub bind: SocketAddr,
     /// Further addresses at which others reach this node, such as a forwarded port.
     pub advertise: Vec<SocketAddr>,
+    /// The relay to serve for members who cannot be reached directly, if any.
+    pub relay: Option<RelayConfig>,
     /// Whether to announce this node and look for others on the local network.
     pub mdns: bool,
     /// Where the address book and the store of large bodies live.
@@ -95,6 +101,7 @@ impl MeshConfig {
         Self {
             bind: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
             advertise: Vec::new(),
+            relay: None,
             mdns: true,
             data_dir: data_dir.into(),
             node_name: node_name.into(),
@@ -152,12 +159,17 @@ impl Mesh {
             Arc::new(move |node: &NodeId| replica.authority().is_member(node))
         };
         let net = endpoint::bind(key, config.bind, config.mdns, Arc::clone(&members)).await?;
+        let relay = match &config.relay {
+            Some(relay) => Some(bind_relay(relay, &replica, &members).await?),
+            None => None,
+        };
+        let served = relay.as_ref().map(|(_, _, served)| served.clone());
         let ctl = Ctl::new(net.clone(), members);
         let (blobs, wants) = Blobs::open(&config.data_dir.join("blobs")).await?;
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let peers = Arc::new(Peers::default());
-        let (book, book_task) = Book::open(&config, key, net.clone(), &peers)?;
+        let (book, book_task) = Book::open(&config, key, net.clone(), &peers, served)?;
         let (sync, sync_task) = Sync::new(
             net.clone(),
             replica.clone(),
@@ -219,6 +231,7 @@ impl Mesh {
             gossip: gossip.clone(),
             blobs: blobs.clone(),
             recent,
+            relay: relay.as_ref().map(|(server, ..)| server.clone()),
         };
         tasks.spawn(
             pump.clone()
@@ -230,6 +243,10 @@ impl Mesh {
                 .instrument(span.clone()),
         );
 
+        if let Some((server, listener, _)) = relay {
+            let serving = server.run(listener, tasks.clone(), stop.clone());
+            tasks.spawn(serving.instrument(span.clone()));
+        }
         let acceptor = Acceptor {
             gossip: gossip_protocol,
             sync: sync.clone(),
@@ -266,6 +283,21 @@ impl Mesh {
         self.inner.book.own_addrs()
     }
 
+    /// Returns the URLs of relays through which others reach this node; an invite names them.
+    pub fn local_relays(&self) -> Vec<String> {
+        self.inner.book.own_relays()
+    }
+
+    /// Returns the URL of the relay that this node serves.
+    pub fn relay(&self) -> Option<String> {
+        self.inner.book.own_relay()
+    }
+
+    /// Whether others can reach this node through the relay at `url` now.
+    pub fn at_home(&self, url: &str) -> bool {
+        self.inner.book.home_relay().is_some_and(|home| home == url)
+    }
+
     /// Redeems `invite`, stores the mesh's records and begins to connect to its members.
     ///
     /// Answers within 12 seconds, also when no inviter is up.
@@ -295,6 +327,7 @@ impl Mesh {
         let authority = inner.replica.authority();
         let me = inner.replica.node();
         let mine = inner.replica.lanes();
+        let own = inner.net.local_addrs();
         authority
             .members()
             .filter(|member| member.node != me)
@@ -308,8 +341,14 @@ impl Mesh {
                     .copied()
                     .collect();
                 let (sighting, sync) = inner.peers.of(&member.node, &shared);
-                let (path, bytes) = peers::measure(&inner.net.connections.of(&member.node));
+                let (mut path, bytes) = peers::measure(&inner.net.connections.of(&member.node));
                 let info = inner.book.info(&member.node);
+                if let Some(path) = path.as_mut().filter(|p| p.kind == PathKind::Relayed) {
+                    path.relay = inner.book.server_of(&path.addr);
+                    let theirs = info.as_ref().map(|info| &info.addrs[..]);
+                    let known_ms = now_ms().saturating_sub(sighting.map_or(0, |s| s.since_ms));
+                    path.why = Some(NotDirect::of(&own, theirs.unwrap_or_default(), known_ms));
+                }
                 let connected = inner.sync.is_connected(&member.node);
                 let state = match sighting {
                     _ if connected => PeerState::Connected,
@@ -329,6 +368,7 @@ impl Mesh {
                     },
                     path: path.filter(|_| connected),
                     addrs: info.as_ref().map(|i| i.addrs.clone()).unwrap_or_default(),
+                    relay: info.as_ref().and_then(|info| info.relay.clone()),
                     version: info.map(|i| i.version).unwrap_or_default(),
                     sync,
                     bytes,
@@ -507,6 +547,18 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.sync.acks().unwatch(&self.hash);
     }
+}
+
+async fn bind_relay(
+    config: &RelayConfig,
+    replica: &Replica,
+    members: &Membership,
+) -> Result<(RelayServer, tokio::net::TcpListener, relay::Served), StartError> {
+    let replica = replica.clone();
+    let invited = move |guest: &NodeId, token: &str| {
+        relay::guest::is_invited(&replica.authority(), guest, token, now_ms())
+    };
+    RelayServer::bind(config, Arc::clone(members), Arc::new(invited)).await
 }
 
 fn create_dir(dir: &std::path::Path) -> Result<(), StartError> {

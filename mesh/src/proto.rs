@@ -6,9 +6,11 @@
 //! - [`reconcile`]: what two sets differ in, in few bytes and round trips
 //! - [`replication`]: sessions with every peer, transfers, acknowledgements, anti-entropy
 //! - [`address_book`]: whom to dial, and when again
+//! - [`relays`]: which relays to use, and when to leave one
 
 pub mod address_book;
 pub mod reconcile;
+pub mod relays;
 pub mod replication;
 mod rng;
 

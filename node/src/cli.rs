@@ -84,7 +84,7 @@ Without a daemon nobody heeds leases: before removing a node for good, use `--sa
     /// Join a mesh with an invite
     Join(mesh::Join),
     /// Show who is there, who is gone, and by which path
-    Peers,
+    Peers(mesh::PeersArgs),
     /// Show what the nodes of the mesh are and have room for
     Nodes,
     /// Wake a sandbox, here or on another node, wherever it went to sleep
@@ -229,7 +229,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Snapshot(verb) => snapshot::run(context, verb).await,
         Command::Invite(verb) => invite::run(context, verb).await,
         Command::Join(args) => mesh::join(context, args).await,
-        Command::Peers => mesh::peers(context).await,
+        Command::Peers(args) => mesh::peers(context, args).await,
         Command::Nodes => node::nodes(context).await,
         Command::Resume(args) => resume::run(context, args).await,
         Command::Space(verb) => space::run(context, verb).await,

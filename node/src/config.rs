@@ -1,10 +1,11 @@
 //! What a daemon is told: defaults, then `config.json` in the data directory, then the
 //! environment, then flags.
 //!
-//! [`api`] and [`e2b`] hold the settings of those doors, [`flags`] the flags of `rhizome up`.
+//! [`api`], [`e2b`] and [`relay`] hold the settings of those doors, [`flags`] the flags of `rhizome up`.
 mod api;
 mod e2b;
 mod flags;
+mod relay;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ pub use self::{
     api::ApiFile,
     e2b::{ApiKey, E2bConfig, E2bFlags},
     flags::UpFlags,
+    relay::{RelayFile, RelayFlags},
 };
 use crate::api::types::node::Setting;
 pub use crate::secrets::SecretRule;
@@ -52,6 +54,8 @@ pub struct Config {
     pub api: Option<SocketAddr>,
     /// Addresses to put into invites and the address book, instead of those of the interfaces.
     pub advertise: Vec<SocketAddr>,
+    /// The relay to serve for members who cannot reach each other, if any.
+    pub relay: Option<RelayFile>,
     /// Whether to look for members on the local network.
     pub mdns: bool,
     /// Whether to run sandboxes.
@@ -109,6 +113,8 @@ pub struct ConfigFile {
     pub api: Option<ApiFile>,
     /// See [`Config::advertise`].
     pub advertise: Option<Vec<SocketAddr>>,
+    /// See [`Config::relay`].
+    pub relay: Option<RelayFile>,
     /// See [`Config::mdns`].
     pub mdns: Option<bool>,
     /// See [`Config::sandboxes`].
@@ -160,6 +166,7 @@ impl Config {
             bind: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, DEFAULT_PORT).into(),
             api: None,
             advertise: Vec::new(),
+            relay: None,
             mdns: true,
             sandboxes: true,
             images_dir: data_dir.join("images"),
@@ -209,6 +216,7 @@ impl Config {
             ("bind", file.bind.is_some()),
             ("api.listen", ApiFile::is_said(file.api.as_ref())),
             ("advertise", file.advertise.is_some()),
+            ("relay", file.relay.is_some()),
             ("mdns", file.mdns.is_some()),
             ("sandboxes", file.sandboxes.is_some()),
             ("images_dir", file.images_dir.is_some()),
@@ -234,6 +242,7 @@ impl Config {
             bind: file.bind.unwrap_or(self.bind),
             api: file.api.and_then(|api| api.listen).or(self.api),
             advertise: file.advertise.unwrap_or(self.advertise),
+            relay: file.relay.or(self.relay),
             mdns: file.mdns.unwrap_or(self.mdns),
             sandboxes: file.sandboxes.unwrap_or(self.sandboxes),
             // A relative path in a file is relative to the file.
@@ -282,6 +291,7 @@ impl Config {
                 "RHIZOME_ADVERTISE",
                 Some(addrs.join(",")).filter(|_| !addrs.is_empty()),
             ),
+            ("relay", "", flags.relay.are_said().then(String::new)),
             ("mdns", "", flags.no_mdns.then(String::new)),
             ("sandboxes", "", flags.no_sandboxes.then(String::new)),
             ("remote", "", flags.no_remote.then(String::new)),
@@ -339,6 +349,7 @@ impl Config {
             } else {
                 flags.advertise
             },
+            relay: flags.relay.over(self.relay),
             mdns: self.mdns && !flags.no_mdns,
             sandboxes: self.sandboxes && !flags.no_sandboxes,
             images_dir: flags.images_dir.unwrap_or(self.images_dir),
@@ -384,6 +395,15 @@ impl Config {
             ("bind", json(&self.bind)),
             ("api.listen", self.api.map(|addr| addr.to_string()).into()),
             ("advertise", advertise.into()),
+            (
+                "relay",
+                self.relay
+                    .as_ref()
+                    .map_or(serde_json::Value::Null, |relay| {
+                        let relay = relay.config(self.bind);
+                        serde_json::json!({ "listen": relay.listen.to_string(), "url": relay.url })
+                    }),
+            ),
             ("mdns", self.mdns.into()),
             ("sandboxes", self.sandboxes.into()),
             ("images_dir", json(&self.images_dir.display())),
@@ -425,6 +445,7 @@ impl Config {
             return Err(ConfigError::Advertise { addr: *addr });
         }
         api::check(self.api)?;
+        self.relay.as_ref().map_or(Ok(()), RelayFile::check)?;
         let bad = |text: &str| text.len() > MAX_NAME_BYTES || text.chars().any(char::is_control);
         let label = self
             .labels
@@ -518,6 +539,14 @@ pub enum ConfigError {
         "`memory.shares` has a zero in it, and who has a share of nothing writes nothing: each is at least 1"
     )]
     Shares,
+    /// A relay at what nobody could dial.
+    #[error(
+        "`{url}` cannot be the URL of a relay: write it as `http://host:port/` or `https://host/`, at most 128 bytes"
+    )]
+    RelayUrl {
+        /// The URL.
+        url: String,
+    },
     /// A label that cannot be told to others.
     #[error(
         "the labels cannot be used: at most {MAX_LABELS}, name and value up to {MAX_NAME_BYTES} bytes without control characters, the name not empty"

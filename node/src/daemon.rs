@@ -86,7 +86,7 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// What is logged unless `RHIZOME_LOG` says otherwise: what an operator wants to know. The transport
 /// warns about what peers do, which alone is no reason to disturb anyone.
 const DEFAULT_LOG: &str =
-    "warn,rhizome=info,iroh=error,libp2p=error,noq=error,swarm_discovery=error";
+    "warn,rhizome=info,iroh=error,iroh_relay=error,libp2p=error,noq=error,swarm_discovery=error";
 
 /// Runs the daemon on `data_dir` until it is told to stop.
 ///
@@ -137,6 +137,7 @@ impl Daemon {
         let mesh_config = MeshConfig {
             bind: config.bind,
             advertise: config.advertise.clone(),
+            relay: config.relay.as_ref().map(|relay| relay.config(config.bind)),
             mdns: config.mdns,
             data_dir: data.join("net"),
             node_name: config.name.clone(),

@@ -2230,6 +2230,8 @@ class Peer(Model):
     last_seen_ms: Optional[int] = None
     # How it is reached.
     path: Optional[PeerPath] = None
+    # URL of the relay that it serves.
+    relay: Optional[str] = None
     # Since when it is in that state; absent if never seen.
     since_ms: Optional[int] = None
     _nested: ClassVar[Dict[str, str]] = {'sync': '[PeerSync]', 'path': 'PeerPath'}
@@ -2239,12 +2241,17 @@ class Peer(Model):
 class PeerPath(Model):
     """The path to a peer."""
 
-    # Remote address.
+    # Remote address, or the URL of the relay.
     addr: str
     # `direct` or `relayed`.
     kind: str
+    # Member that serves the relay.
+    relay: Optional[Named] = None
     # Round-trip time in microseconds, once measured.
     rtt_us: Optional[int] = None
+    # Why the path is not direct.
+    why: Optional[str] = None
+    _nested: ClassVar[Dict[str, str]] = {'relay': 'Named'}
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ impl Mesh {
             endpoints: vec![InviteEndpoint {
                 node: self.founder.id(),
                 addrs: vec![],
+                relays: vec![],
             }],
         };
         let (record, invite) =

@@ -5,6 +5,7 @@
 //! to, also after the introducer has died. [`AddressBook`](crate::proto::address_book::AddressBook) decides when to dial.
 
 mod file;
+mod relays;
 mod task;
 
 use std::{
@@ -20,9 +21,9 @@ use rhizome_memory::now_ms;
 use tokio::{sync::mpsc, time::Instant};
 use tracing::trace;
 
-use crate::net::{MeshConfig, StartError, endpoint::Net, peers::Peers};
+use crate::net::{MeshConfig, StartError, endpoint::Net, peers::Peers, relay::Served};
 
-use self::file::Saved;
+use self::{file::Saved, relays::Seen};
 
 /// The file below the data directory.
 const FILE: &str = "peers.book";
@@ -52,6 +53,8 @@ struct Own {
     /// Rises with every new entry, whatever the clock does while we run.
     seq_ms: u64,
     addrs: Vec<SocketAddr>,
+    relay: Option<String>,
+    via: Vec<String>,
     bytes: Bytes,
 }
 
@@ -61,6 +64,9 @@ struct Shared {
     key: NodeKey,
     name: String,
     advertise: Vec<SocketAddr>,
+    /// The relay that this node serves.
+    served: Option<Served>,
+    relays: Seen,
     own: Mutex<Own>,
     entries: Mutex<BTreeMap<NodeId, Entry>>,
     news: mpsc::Sender<News>,
@@ -90,6 +96,7 @@ impl Book {
         key: &NodeKey,
         net: Net,
         peers: &Peers,
+        served: Option<Served>,
     ) -> Result<(Self, BookTask), StartError> {
         let path = config.data_dir.join(FILE);
         let saved = file::load(&path).map_err(|source| StartError::Data {
@@ -109,7 +116,8 @@ impl Book {
                 peers.remember(node, at);
             }
             if let Some(entry) = Entry::parse(info.into()).filter(|entry| entry.info.node == node) {
-                net.set_addrs(&node, &entry.info.addrs);
+                let via = entry.info.via.iter().map(String::as_str);
+                net.set_addrs(&node, &entry.info.addrs, via);
                 entries.insert(node, entry);
             }
         }
@@ -118,12 +126,16 @@ impl Book {
             own: Mutex::new(Own {
                 seq_ms: 0,
                 addrs: Vec::new(),
+                relay: None,
+                via: Vec::new(),
                 bytes: Bytes::new(),
             }),
             net,
             key: NodeKey::from_seed(*key.secret_bytes()),
             name: config.node_name.clone(),
             advertise: config.advertise.clone(),
+            served,
+            relays: Seen::default(),
             entries: Mutex::new(entries),
             news: news_in,
         });
@@ -150,6 +162,32 @@ impl Book {
     pub(crate) fn own_addrs(&self) -> Vec<SocketAddr> {
         self.refresh_own();
         self.own().addrs.clone()
+    }
+
+    /// Returns the URLs of the relays through which others reach us: the one that we serve, and
+    /// the one that we use.
+    pub(crate) fn own_relays(&self) -> Vec<String> {
+        self.refresh_own();
+        let own = self.own();
+        let mut urls: Vec<String> = own.relay.iter().chain(&own.via).cloned().collect();
+        urls.dedup();
+        urls
+    }
+
+    /// Returns the URL of the relay that we serve.
+    pub(crate) fn own_relay(&self) -> Option<String> {
+        self.refresh_own();
+        self.own().relay.clone()
+    }
+
+    /// Returns the relay through which others reach us now.
+    pub(crate) fn home_relay(&self) -> Option<String> {
+        self.shared.relays.home()
+    }
+
+    /// Returns the member that serves the relay at `url`, if one says so.
+    pub(crate) fn server_of(&self, url: &str) -> Option<NodeId> {
+        self.shared.relays.server_of(url)
     }
 
     /// Returns the signed entries of all members that are known, and our own.
@@ -190,7 +228,14 @@ impl Book {
         }
     }
 
-    /// Signs a new own entry when our addresses have changed; returns whether they have.
+    /// Tells the endpoint where `info`'s node may be reached.
+    fn point(&self, info: &NodeInfo) {
+        let relays = self.shared.relays.towards(&info.via);
+        let relays = relays.iter().map(String::as_str);
+        self.shared.net.set_addrs(&info.node, &info.addrs, relays);
+    }
+
+    /// Signs a new own entry when our addresses or relays have changed; returns whether they have.
     fn refresh_own(&self) -> bool {
         let shared = &self.shared;
         let mut addrs = shared.advertise.clone();
@@ -200,16 +245,22 @@ impl Book {
             }
         }
         addrs.truncate(MAX_ADDRS);
+        let served = shared.served.as_ref();
+        let relay = served.and_then(|served| served.url(&addrs));
+        let via: Vec<String> = shared.relays.home().into_iter().collect();
         let mut own = self.own();
-        if own.addrs == addrs && !own.bytes.is_empty() {
+        let same = own.addrs == addrs && own.relay == relay && own.via == via;
+        if same && !own.bytes.is_empty() {
             return false;
         }
         let info = NodeInfo {
             node: shared.key.id(),
             name: shared.name.clone(),
-            addrs: addrs.clone(),
+            addrs,
             seq_ms: now_ms().max(own.seq_ms + 1),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            relay,
+            via,
         };
         own.seq_ms = info.seq_ms;
         match info.sign(&shared.key) {
@@ -217,7 +268,7 @@ impl Book {
             // The name is checked where it is configured, so this is our own mistake.
             Err(error) => tracing::error!(%error, "cannot sign the own address-book entry"),
         }
-        own.addrs = addrs;
+        (own.addrs, own.relay, own.via) = (info.addrs, info.relay, info.via);
         true
     }
 

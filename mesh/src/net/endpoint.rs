@@ -1,12 +1,13 @@
 //! The one iroh endpoint: what it binds, how it finds peers, and whom it lets in.
 //!
 //! No public infrastructure is configured: no relay, no DNS, no pkarr. Addresses come from
-//! invites, the address book, other members and, unless switched off, mDNS on the local network.
+//! invites, the address book, other members and, unless switched off, mDNS on the local network;
+//! relays are those that members serve, and the endpoint starts with none.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use iroh::{
-    Endpoint, EndpointAddr, SecretKey,
+    Endpoint, EndpointAddr, NetReportConfig, RelayConfig, RelayMap, RelayMode, RelayUrl, SecretKey,
     address_lookup::memory::MemoryLookup,
     endpoint::{
         AfterHandshakeOutcome, BeforeConnectOutcome, Connection, EndpointHooks,
@@ -70,6 +71,8 @@ pub(crate) async fn bind(
         .secret_key(SecretKey::from_bytes(&key.secret_bytes()))
         .transport_config(transport)
         .address_lookup(lookup.clone())
+        .relay_mode(RelayMode::Custom(RelayMap::empty()))
+        .net_report_config(net_report())
         .hooks(MembersOnly {
             members,
             connections: connections.clone(),
@@ -88,6 +91,14 @@ pub(crate) async fn bind(
         lookup,
         connections,
     })
+}
+
+/// Returns how the endpoint looks for the best relay: by asking each how far away it is.
+fn net_report() -> NetReportConfig {
+    let mut config = NetReportConfig::default();
+    // A request to a port that no member has announced.
+    config.captive_portal_check = false;
+    config
 }
 
 /// Returns after how long a silence `node` sends a keep-alive.
@@ -136,13 +147,37 @@ impl Net {
         addrs
     }
 
-    /// Tells iroh where `node` was last known to be; replaces what it knew before.
-    pub(crate) fn set_addrs(&self, node: &NodeId, addrs: &[SocketAddr]) {
-        if let Some(id) = endpoint_of_node(node) {
-            let addr = addrs
-                .iter()
-                .fold(EndpointAddr::new(id), |addr, ip| addr.with_ip_addr(*ip));
+    /// Tells iroh where `node` was last known to be, and through which relays it may be reached;
+    /// replaces what it knew before.
+    pub(crate) fn set_addrs<'a>(
+        &self,
+        node: &NodeId,
+        addrs: &[SocketAddr],
+        relays: impl IntoIterator<Item = &'a str>,
+    ) {
+        if let Some(addr) = endpoint_addr(node, addrs, relays) {
             self.lookup.set_endpoint_info(addr);
+        }
+    }
+
+    /// Takes the relay at `url` into use, with a token if it is to be shown one.
+    pub(crate) async fn use_relay(&self, url: &str, token: Option<String>) {
+        let Ok(url) = url.parse::<RelayUrl>() else {
+            debug!(url, "a member announces a relay at what is no URL");
+            return;
+        };
+        // No address discovery of its own: it would need a certificate for the relay's name.
+        let mut config = RelayConfig::new(url.clone(), None);
+        if let Some(token) = token {
+            config = config.with_auth_token(token);
+        }
+        self.endpoint.insert_relay(url, Arc::new(config)).await;
+    }
+
+    /// Uses the relay at `url` no more.
+    pub(crate) async fn leave_relay(&self, url: &str) {
+        if let Ok(url) = url.parse::<RelayUrl>() {
+            self.endpoint.remove_relay(&url).await;
         }
     }
 
@@ -161,6 +196,22 @@ impl Net {
             Err(_) => Err(DialError::TimedOut(within)),
         }
     }
+}
+
+/// Returns how iroh dials `node`; `None` when its bytes are not a point of the curve.
+pub(crate) fn endpoint_addr<'a>(
+    node: &NodeId,
+    addrs: &[SocketAddr],
+    relays: impl IntoIterator<Item = &'a str>,
+) -> Option<EndpointAddr> {
+    let mut addr = EndpointAddr::new(endpoint_of_node(node)?);
+    for ip in addrs {
+        addr = addr.with_ip_addr(*ip);
+    }
+    for url in relays.into_iter().filter_map(|url| url.parse().ok()) {
+        addr = addr.with_relay_url(url);
+    }
+    Some(addr)
 }
 
 /// Why a dial came to nothing.

@@ -27,6 +27,14 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// The relay could not listen.
+    #[error("cannot listen on TCP {addr} for the relay")]
+    Relay {
+        /// The address asked for.
+        addr: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The store of large bodies could not be opened.
     #[error("cannot open the blob store in `{}`", path.display())]
     Blobs {
@@ -53,6 +61,10 @@ impl StartError {
                 addr.port()
             ),
             Self::Bind { .. } => "choose an address of this machine with `--bind`".to_owned(),
+            Self::Relay { addr, .. } => format!(
+                "is something else listening on port {}? choose another with `--relay-listen`",
+                addr.port()
+            ),
             Self::Data { .. } => "check owner and free space of the data directory".to_owned(),
             Self::Blobs { path, .. } => format!(
                 "move `{}` away; bodies are fetched again from other members",
@@ -100,10 +112,12 @@ pub enum Refusal {
 #[non_exhaustive]
 pub enum JoinError {
     /// No inviter named in the invite answered.
-    #[error("no inviter could be reached at {}", list(.tried))]
+    #[error("no inviter could be reached at {}", list(.tried, .relays))]
     Unreachable {
         /// The nodes and addresses dialled.
         tried: Vec<(NodeId, SocketAddr)>,
+        /// The relays through which they were looked for.
+        relays: Vec<String>,
     },
     /// The inviter answered, then went silent.
     #[error("the inviter did not answer within {} s", .0.as_secs())]
@@ -173,12 +187,13 @@ impl JoinError {
     }
 }
 
-fn list(tried: &[(NodeId, SocketAddr)]) -> String {
-    if tried.is_empty() {
+fn list(tried: &[(NodeId, SocketAddr)], relays: &[String]) -> String {
+    if tried.is_empty() && relays.is_empty() {
         return "no address (the invite names none)".to_owned();
     }
-    let addrs: Vec<String> = tried.iter().map(|(_, addr)| addr.to_string()).collect();
-    addrs.join(", ")
+    let addrs = tried.iter().map(|(_, addr)| addr.to_string());
+    let relays = relays.iter().map(|url| format!("{url} (a relay)"));
+    addrs.chain(relays).collect::<Vec<_>>().join(", ")
 }
 
 /// Why no control stream could be opened to a node.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -44,6 +44,67 @@ pub struct PeerPath {
     pub addr: String,
     /// The smoothed round-trip time.
     pub rtt: Duration,
+    /// The member that serves the relay, if the path leads through one.
+    pub relay: Option<NodeId>,
+    /// Why the path is not direct.
+    pub why: Option<NotDirect>,
+}
+
+/// Why no packets travel to a peer directly, as far as this node can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum NotDirect {
+    /// The session is young.
+    #[error("direct paths are being tried")]
+    Trying,
+    /// It tells no address.
+    #[error("it tells no address of its own")]
+    NoAddress,
+    /// All its addresses lie in private networks in which this node has none.
+    #[error("all its addresses are of a private network that this node is not in")]
+    Private,
+    /// Packets to its addresses get no answer.
+    #[error("no answer at its addresses: a firewall, or NAT that gives each peer another port")]
+    NoAnswer,
+}
+
+/// How long a direct path may take to come up once there is a relayed one, in milliseconds.
+const TRYING_MS: u64 = 10_000;
+
+impl NotDirect {
+    /// Returns the reason for which a node at `own` has no path to `theirs` after `since_ms`.
+    pub(crate) fn of(own: &[SocketAddr], theirs: &[SocketAddr], since_ms: u64) -> Self {
+        let shares_network = |addr: &SocketAddr| match private_network(addr.ip()) {
+            None => true,
+            network => own.iter().any(|own| private_network(own.ip()) == network),
+        };
+        if theirs.is_empty() {
+            Self::NoAddress
+        } else if !theirs.iter().any(shares_network) {
+            Self::Private
+        } else if since_ms < TRYING_MS {
+            Self::Trying
+        } else {
+            Self::NoAnswer
+        }
+    }
+}
+
+/// Returns the network that an address belongs to if it is private: the first 24 bits of an IPv4
+/// address, the first 64 of an IPv6 address.
+fn private_network(ip: IpAddr) -> Option<(bool, u64)> {
+    match ip {
+        IpAddr::V4(ip) => {
+            let private = ip.is_private() || ip.is_loopback() || ip.is_link_local();
+            private.then(|| (true, u64::from(ip.to_bits() >> 8)))
+        }
+        IpAddr::V6(ip) => {
+            let private = ip.is_unique_local() || ip.is_loopback() || ip.is_unicast_link_local();
+            let bits = u64::try_from(ip.to_bits() >> 64).expect("the upper half fits");
+            private.then_some((false, bits))
+        }
+    }
 }
 
 /// How far a lane is in step with a peer.
@@ -78,6 +139,8 @@ pub struct PeerInfo {
     pub path: Option<PeerPath>,
     /// Where it can be dialled, as last heard.
     pub addrs: Vec<SocketAddr>,
+    /// The URL of the relay that it serves, as last heard.
+    pub relay: Option<String>,
     /// Its version, as last heard.
     pub version: String,
     /// How far each lane is in step with it.
@@ -217,9 +280,38 @@ pub(crate) fn measure(connections: &[Connection]) -> (Option<PeerPath>, PeerByte
             };
             let rtt = path.rtt();
             if selected.as_ref().is_none_or(|best| rtt < best.rtt) {
-                selected = Some(PeerPath { kind, addr, rtt });
+                selected = Some(PeerPath {
+                    kind,
+                    addr,
+                    rtt,
+                    relay: None,
+                    why: None,
+                });
             }
         }
     }
     (selected, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_names_what_can_be_seen_from_here() {
+        let addrs = |list: &[&str]| -> Vec<SocketAddr> {
+            list.iter().map(|addr| addr.parse().unwrap()).collect()
+        };
+        let own = addrs(&["192.168.7.2:1", "[fd00:1::2]:1"]);
+        let why = |theirs: &[&str], since_ms| NotDirect::of(&own, &addrs(theirs), since_ms);
+        assert_eq!(why(&[], 60_000), NotDirect::NoAddress);
+        assert_eq!(
+            why(&["192.168.8.2:1", "[fe80::1]:1"], 0),
+            NotDirect::Private
+        );
+        assert_eq!(why(&["192.168.7.9:1"], 60_000), NotDirect::NoAnswer);
+        assert_eq!(why(&["[fd00:1::9]:1"], 60_000), NotDirect::NoAnswer);
+        assert_eq!(why(&["10.0.0.1:1", "203.0.113.7:1"], 0), NotDirect::Trying);
+        assert_eq!(why(&["203.0.113.7:1"], 60_000), NotDirect::NoAnswer);
+    }
 }

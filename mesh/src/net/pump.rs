@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::net::{
-    acks, blobs::Blobs, book::Book, endpoint::Net, gossip::Gossip, sync::Sync, sync::kind,
-    verdict::Recent,
+    acks, blobs::Blobs, book::Book, endpoint::Net, gossip::Gossip, relay::RelayServer, sync::Sync,
+    sync::kind, verdict::Recent,
 };
 
 /// Events that one turn takes.
@@ -32,6 +32,7 @@ pub(crate) struct Pump {
     pub(crate) gossip: Gossip,
     pub(crate) blobs: Blobs,
     pub(crate) recent: Recent,
+    pub(crate) relay: Option<RelayServer>,
 }
 
 impl Pump {
@@ -170,6 +171,9 @@ impl Pump {
         self.net
             .connections
             .retain(|node| member && authority.is_member(node));
+        if let Some(relay) = &self.relay {
+            relay.membership_changed();
+        }
         self.book.members(other_members(&self.replica)).await;
     }
 }

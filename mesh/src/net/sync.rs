@@ -160,6 +160,12 @@ impl Sync {
         self.sessions().contains_key(peer)
     }
 
+    /// Whether this node is a member of its mesh.
+    pub(crate) fn is_member(&self) -> bool {
+        let replica = &self.shared.replica;
+        replica.authority().is_member(&replica.node())
+    }
+
     /// Tells the core that an item has become durable here.
     pub(crate) async fn stored(&self, lane: Lane, id: Hash, own: bool) {
         let told = self.shared.inbox.send(Inbound::Stored { lane, id, own });

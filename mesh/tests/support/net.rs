@@ -66,14 +66,32 @@ impl Node {
         key: NodeKey,
         agent: AgentKey,
     ) -> Self {
+        let config = config(dir.path(), name);
+        Self::start_with(config, dir, key, agent).await
+    }
+
+    /// Starts a node of its own that `adjust` has made special.
+    pub(crate) async fn start_special(name: &str, adjust: impl FnOnce(&mut MeshConfig)) -> Self {
+        log();
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let mut config = config(dir.path(), name);
+        adjust(&mut config);
+        Self::start_with(config, dir, NodeKey::generate(), AgentKey::generate()).await
+    }
+
+    async fn start_with(
+        config: MeshConfig,
+        dir: Arc<TempDir>,
+        key: NodeKey,
+        agent: AgentKey,
+    ) -> Self {
+        let name = config.node_name.clone();
         let copy = NodeKey::from_seed(*key.secret_bytes());
         let replica =
             Replica::open(&replica_dir(dir.path()), copy, ReplicaConfig::default()).unwrap();
-        let mesh = Mesh::start(config(dir.path(), name), &key, replica.clone())
-            .await
-            .unwrap();
+        let mesh = Mesh::start(config, &key, replica.clone()).await.unwrap();
         Self {
-            name: name.to_owned(),
+            name,
             key,
             agent,
             replica,
@@ -164,6 +182,7 @@ impl Node {
             endpoints: vec![InviteEndpoint {
                 node: self.id(),
                 addrs: self.mesh.local_addrs(),
+                relays: self.mesh.local_relays(),
             }],
         }
     }

@@ -4,7 +4,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 use clap::Args;
 use rhizome_sandbox::{Accel, DriverChoice};
 
-use super::E2bFlags;
+use super::{E2bFlags, RelayFlags};
 
 /// The flags of `rhizome up`, with the environment below them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
@@ -27,6 +27,9 @@ pub struct UpFlags {
         value_delimiter = ','
     )]
     pub advertise: Vec<SocketAddr>,
+    /// The relay.
+    #[command(flatten)]
+    pub relay: RelayFlags,
     /// Do not run sandboxes
     #[arg(long)]
     pub no_sandboxes: bool,
@@ -114,6 +117,7 @@ impl UpFlags {
             push("--pool", pool.to_string().into());
         }
         self.e2b.push_args(&mut args);
+        self.relay.push_args(&mut args);
         for label in &self.labels {
             args.push("--label".into());
             args.push(label.into());

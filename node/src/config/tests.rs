@@ -39,6 +39,36 @@ fn flags_beat_the_file_and_the_file_beats_defaults() {
 }
 
 #[test]
+fn a_relay_listens_beside_the_node_unless_told_otherwise() {
+    let file = r#"{"bind":"127.0.0.1:7","relay":{"url":"https://relay.example.org/"}}"#;
+    let config = load(Some(file), UpFlags::default()).unwrap();
+    let relay = config.relay.as_ref().unwrap().config(config.bind);
+    assert_eq!(relay.listen, config.bind);
+    assert_eq!(relay.url.as_deref(), Some("https://relay.example.org/"));
+    let relay = RelayFlags {
+        serve: true,
+        listen: Some("127.0.0.1:8".parse().unwrap()),
+        url: None,
+    };
+    let flags = UpFlags {
+        relay,
+        ..UpFlags::default()
+    };
+    let config = load(Some(file), flags.clone()).unwrap();
+    let relay = config.relay.as_ref().unwrap().config(config.bind);
+    assert_eq!(relay.listen, "127.0.0.1:8".parse().unwrap());
+    assert_eq!(relay.url.as_deref(), Some("https://relay.example.org/"));
+    assert_eq!(load(None, UpFlags::default()).unwrap().relay, None);
+    let args = flags.to_args().join(std::ffi::OsStr::new(" "));
+    assert_eq!(args, "--relay --relay-listen 127.0.0.1:8");
+    let bad = load(
+        Some(r#"{"relay":{"url":"relay.example.org"}}"#),
+        UpFlags::default(),
+    );
+    assert!(matches!(bad, Err(ConfigError::RelayUrl { .. })));
+}
+
+#[test]
 fn what_cannot_be_used_is_refused() {
     let unknown = load(Some(r#"{"nmae":"x"}"#), UpFlags::default());
     assert!(matches!(unknown, Err(ConfigError::Parse { .. })));

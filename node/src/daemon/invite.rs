@@ -53,6 +53,7 @@ impl Node {
         let endpoint = InviteEndpoint {
             node: self.id(),
             addrs: addrs.clone(),
+            relays: self.mesh.local_relays(),
         };
         let invite = self
             .append(move |key, authority, now| {

@@ -310,6 +310,7 @@ impl Node {
             last_seen_ms: None,
             path: None,
             addrs: self.addrs(),
+            relay: self.mesh.relay(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             sync: Vec::new(),
             sent_bytes: 0,
@@ -511,8 +512,11 @@ fn peer_of(authority: &Authority, peer: PeerInfo) -> Peer {
             rtt_us: u64::try_from(path.rtt.as_micros())
                 .ok()
                 .filter(|rtt| *rtt > 0),
+            relay: path.relay.map(|node| Names(authority).node(&node)),
+            why: path.why.map(|why| why.to_string()),
         }),
         addrs: peer.addrs.iter().map(ToString::to_string).collect(),
+        relay: peer.relay,
         version: peer.version,
         sync: sync.collect(),
         sent_bytes: peer.bytes.sent,

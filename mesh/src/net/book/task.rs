@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use bytes::Bytes;
-use rhizome_identity::NodeId;
+use rhizome_identity::{NodeId, NodeInfo};
 use rhizome_memory::now_ms;
 use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -15,10 +15,13 @@ use crate::{
         gossip::Gossip,
         sync::{Sync, encode_infos, kind},
     },
-    proto::address_book::{AddressBook, Input, Output},
+    proto::{
+        address_book::{AddressBook, Input, Output},
+        relays,
+    },
 };
 
-use super::{BookTask, Entry, MAX_STRANGERS, News, file};
+use super::{BookTask, Entry, MAX_STRANGERS, News, file, relays::Keeper};
 
 /// How soon changes are written. A node that dies before it has written where the others moved
 /// may not find them again if it comes back elsewhere itself.
@@ -33,6 +36,7 @@ struct Run {
     gossip: Gossip,
     blobs: Blobs,
     core: AddressBook,
+    relays: Keeper,
     started: Instant,
     dials: JoinSet<(NodeId, bool)>,
 }
@@ -48,12 +52,14 @@ impl BookTask {
         stop: CancellationToken,
     ) {
         let me = self.book.shared.key.id();
+        let relays = Keeper::new(self.book.shared.net.clone());
         let mut run = Run {
             task: self,
             sync,
             gossip,
             blobs,
             core: AddressBook::new(me, seed),
+            relays,
             started: Instant::now(),
             dials: JoinSet::new(),
         };
@@ -62,6 +68,7 @@ impl BookTask {
         loop {
             let redial = run.core.next_deadline().map(|due| run.started + due);
             let save = run.task.dirty_since.map(|since| since + SAVE_AFTER);
+            let relay_due = run.relays.deadline();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -76,7 +83,15 @@ impl BookTask {
                     let outputs = run.core.handle_timeout(run.started.elapsed());
                     run.carry_out(outputs);
                 }
-                _ = own_check.tick() => run.check_own(),
+                home = run.relays.home_changed() => {
+                    let changed = run.relays.home_is(&run.task.book.shared.relays, home).await;
+                    run.relays_changed(changed);
+                }
+                () = until(relay_due) => {
+                    let changed = run.relays.due(&run.task.book.shared.relays).await;
+                    run.relays_changed(changed);
+                }
+                _ = own_check.tick() => run.check_own().await,
             }
         }
         run.dials.shutdown().await;
@@ -96,8 +111,9 @@ async fn until(at: Option<Instant>) {
 impl Run {
     async fn news(&mut self, news: News) {
         match news {
-            News::Learn(from, infos) => self.learn(from, infos),
+            News::Learn(from, infos) => self.learn(from, infos).await,
             News::Up(peer) => {
+                self.relay_news(relays::Input::Up(peer)).await;
                 self.task.last_seen.insert(peer, now_ms());
                 self.task.touch();
                 self.tell(Input::Up(peer));
@@ -113,12 +129,13 @@ impl Run {
                 self.task.touch();
                 self.gossip.peer(peer, false).await;
                 self.tell(Input::Down(peer));
+                self.relay_news(relays::Input::Down(peer)).await;
             }
-            News::Members(members) => self.members(members),
+            News::Members(members) => self.members(members).await,
         }
     }
 
-    fn members(&mut self, members: BTreeSet<NodeId>) {
+    async fn members(&mut self, members: BTreeSet<NodeId>) {
         let task = &mut self.task;
         let strangers = std::mem::take(&mut task.strangers);
         let (now_members, strangers): (Vec<_>, Vec<_>) = strangers
@@ -133,13 +150,18 @@ impl Run {
             self.task.last_seen.remove(&node);
             self.task.touch();
             self.tell(Input::Forget(node));
+            self.relay_news(relays::Input::Ends(node)).await;
         }
         let infos = now_members.into_iter().map(|(_, entry)| entry.bytes);
-        self.learn(None, infos.collect());
+        self.learn(None, infos.collect()).await;
         for node in joined {
+            if let Some(url) = self.task.book.info(&node).and_then(|info| info.relay) {
+                self.relay_news(relays::Input::Serves(node, url)).await;
+            }
             self.tell(Input::Known(node));
             self.if_connected(node);
         }
+        self.use_own_relay().await;
     }
 
     fn dialled(&mut self, node: NodeId, reached: bool) {
@@ -159,7 +181,7 @@ impl Run {
     }
 
     /// Keeps what is newer than what we have and passes it on.
-    fn learn(&mut self, from: Option<NodeId>, infos: Vec<Bytes>) {
+    async fn learn(&mut self, from: Option<NodeId>, infos: Vec<Bytes>) {
         let mut news = Vec::new();
         for entry in infos.into_iter().filter_map(Entry::parse) {
             let node = entry.info.node;
@@ -174,19 +196,17 @@ impl Run {
                 }
                 continue;
             }
-            let mut entries = self.task.book.entries();
-            let known = entries.get(&node);
-            if known.is_some_and(|known| known.info.seq_ms >= entry.info.seq_ms) {
+            let (info, bytes) = (entry.info.clone(), entry.bytes.clone());
+            let Some(moved) = self.keep(entry) else {
                 continue;
-            }
-            let moved = known.is_none_or(|known| known.info.addrs != entry.info.addrs);
-            let addrs = entry.info.addrs.clone();
-            news.push(entry.bytes.clone());
-            entries.insert(node, entry);
-            drop(entries);
-            self.task.touch();
+            };
+            news.push(bytes);
+            let relays = &self.task.book.shared.relays;
+            let relay = info.relay.clone();
+            let changed = self.relays.announced(relays, node, relay).await;
+            self.relays_changed(changed);
             if moved {
-                self.task.book.shared.net.set_addrs(&node, &addrs);
+                self.task.book.point(&info);
                 self.tell(Input::Moved(node));
             }
         }
@@ -196,13 +216,67 @@ impl Run {
         }
     }
 
-    fn check_own(&self) {
+    /// Replaces a member's entry by a newer one; says whether the member is reached otherwise now.
+    fn keep(&mut self, entry: Entry) -> Option<bool> {
+        let mut entries = self.task.book.entries();
+        let known = entries.get(&entry.info.node);
+        if known.is_some_and(|known| known.info.seq_ms >= entry.info.seq_ms) {
+            return None;
+        }
+        let reached = |info: &NodeInfo| (info.addrs.clone(), info.via.clone());
+        let moved = known.is_none_or(|known| reached(&known.info) != reached(&entry.info));
+        entries.insert(entry.info.node, entry);
+        drop(entries);
+        self.task.touch();
+        Some(moved)
+    }
+
+    async fn check_own(&mut self) {
+        self.tell_own();
+        self.use_own_relay().await;
+    }
+
+    /// Makes ourselves a client of the relay that we serve, so that whoever reaches it reaches us.
+    async fn use_own_relay(&mut self) {
+        if let Some(url) = self.task.book.own_relay()
+            && self.sync.is_member()
+        {
+            let me = self.task.book.shared.key.id();
+            self.relay_news(relays::Input::Serves(me, url)).await;
+        }
+    }
+
+    /// Tells the peers our own entry if it has changed.
+    fn tell_own(&self) {
         if self.task.book.refresh_own() {
-            debug!(addrs = ?self.task.book.own().addrs, "own addresses changed");
+            debug!(addrs = ?self.task.book.own().addrs, "own entry changed");
             for payload in encode_infos(&[self.task.book.own_info()]) {
                 self.sync.send_all(kind::NODE_INFOS, &payload, None);
             }
         }
+    }
+
+    async fn relay_news(&mut self, news: relays::Input) {
+        let changed = self.relays.tell(&self.task.book.shared.relays, news).await;
+        self.relays_changed(changed);
+    }
+
+    /// Points the endpoint at everybody anew when other relays are in use.
+    fn relays_changed(&self, changed: bool) {
+        if !changed {
+            return;
+        }
+        let infos: Vec<_> = self
+            .task
+            .book
+            .entries()
+            .values()
+            .map(|entry| entry.info.clone())
+            .collect();
+        for info in infos {
+            self.task.book.point(&info);
+        }
+        self.tell_own();
     }
 
     fn tell(&mut self, input: Input) {

@@ -1,4 +1,5 @@
-//! How gossipsub judges its peers here.
+//! How gossipsub judges its peers here; which attack each number answers is in
+//! `docs/adr/0044-gossip-scores-against-published-attacks.md`.
 //!
 //! The library's default topic parameters never punish: one point per millisecond in the mesh
 //! adds up to 1,800, which no number of forgeries outweighs. With these, a peer that sends bad
@@ -35,6 +36,13 @@ pub(super) fn peer() -> PeerScoreParams {
         topic_score_cap: 40.0,
         // Members are known by key; several behind one address are a family, not a Sybil attack.
         ip_colocation_factor_weight: 0.0,
+        // Grafts within a backoff and promises that were not kept; honest peers make a few when
+        // both sides of a connection change their minds at once.
+        behaviour_penalty_weight: -10.0,
+        behaviour_penalty_threshold: 6.0,
+        behaviour_penalty_decay: 0.2,
+        // Longer than a peer stays graylisted: who comes back soon is judged as before.
+        retain_score: Duration::from_secs(3600),
         ..PeerScoreParams::default()
     }
 }

@@ -73,8 +73,8 @@ impl Node {
 
     /// Connects both ways and waits until each sees the other's subscription.
     async fn meet(&self, other: &Node) {
-        self.net.set_addrs(&other.id, &other.net.local_addrs());
-        other.net.set_addrs(&self.id, &self.net.local_addrs());
+        self.net.set_addrs(&other.id, &other.net.local_addrs(), []);
+        other.net.set_addrs(&self.id, &self.net.local_addrs(), []);
         self.gossip.peer(other.id, true).await;
         other.gossip.peer(self.id, true).await;
         for (one, two) in [(self, other), (other, self)] {
@@ -153,6 +153,12 @@ async fn forgeries_stop_at_the_first_hop_and_graylist_their_sender() {
         middle.bad_heard()
     );
     assert_eq!(end.bad_heard(), 0, "what was rejected went no further");
+    let graylist = score::thresholds().graylist_threshold;
+    assert!(middle.gossip.standing(liar.id).await.score < graylist);
+    for (honest, other) in [(&middle, &end), (&end, &middle)] {
+        let standing = honest.gossip.standing(other.id).await;
+        assert!(standing.connected && standing.score >= 0.0, "{standing:?}");
+    }
     for node in [liar, middle, end] {
         node.end().await;
     }
@@ -193,8 +199,8 @@ async fn a_message_above_the_limit_is_not_sent_and_the_next_one_is() {
 async fn a_peer_that_both_dial_gets_one_connection() {
     let a = Node::start(false).await;
     let b = Node::start(false).await;
-    a.net.set_addrs(&b.id, &b.net.local_addrs());
-    b.net.set_addrs(&a.id, &a.net.local_addrs());
+    a.net.set_addrs(&b.id, &b.net.local_addrs(), []);
+    b.net.set_addrs(&a.id, &a.net.local_addrs(), []);
     let patience = Duration::from_secs(10);
     let (from_a, from_b) = tokio::join!(
         a.net.connect(&b.id, GOSSIP_ALPN, patience),

@@ -1,15 +1,13 @@
 //! The joiner's side.
 
 use std::{
+    collections::BTreeSet,
     net::SocketAddr,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use iroh::{
-    EndpointAddr,
-    endpoint::{ApplicationClose, Connection, ConnectionError},
-};
+use iroh::endpoint::{ApplicationClose, Connection, ConnectionError};
 use rhizome_identity::{Invite, MeshId, NodeId, RecordLog, SignedRecord, SpaceId};
 use rhizome_memory::{RecordOutcome, Replica, now_ms};
 use tokio::task::JoinSet;
@@ -19,10 +17,11 @@ use crate::net::{
     JoinError, Refusal,
     book::Book,
     connections::Close,
-    endpoint::{JOIN_ALPN, Net},
+    endpoint::{JOIN_ALPN, Net, endpoint_addr},
     frame::{self, FrameError, MAX_FRAME},
-    ids::{endpoint_of_node, node_of_endpoint},
+    ids::node_of_endpoint,
     pump::other_members,
+    relay::guest,
     sync::decode_infos,
 };
 
@@ -79,16 +78,11 @@ pub(crate) async fn join(
     if invite.endpoints.iter().any(|inviter| inviter.node == me) {
         return Err(JoinError::OwnInvite);
     }
-    let started = Instant::now();
-    let connection = dial(net, invite).await?;
-    let by = node_of_endpoint(&connection.remote_id());
-    let left = JOIN_TIMEOUT.saturating_sub(started.elapsed());
-    let redeemed = redeem(&connection, me, by, book, invite, node_name);
-    let welcome = tokio::time::timeout(left, redeemed)
-        .await
-        .unwrap_or(Err(JoinError::TimedOut(JOIN_TIMEOUT)));
-    Close::Done.apply(&connection);
-    let welcome = welcome?;
+    let relays = Guest::enter(net, invite, &me).await;
+    let asked = ask(net, book, invite, me, node_name).await;
+    // Before anyone announces a relay: from then on it is the address book's.
+    relays.leave().await;
+    let (by, welcome) = asked?;
     let spaces = take_in(replica, me, by, invite, welcome.records).await?;
     // Members first, so that the book takes their addresses for what they are.
     book.members(other_members(replica)).await;
@@ -104,20 +98,64 @@ pub(crate) async fn join(
     })
 }
 
+/// The relays that an invite names, used as a guest.
+struct Guest<'a> {
+    net: &'a Net,
+    urls: BTreeSet<&'a str>,
+}
+
+impl<'a> Guest<'a> {
+    async fn enter(net: &'a Net, invite: &'a Invite, me: &NodeId) -> Self {
+        let ends = invite.endpoints.iter();
+        let urls: BTreeSet<&str> = ends
+            .flat_map(|end| end.relays.iter().map(String::as_str))
+            .collect();
+        for url in &urls {
+            net.use_relay(url, Some(guest::token(invite, me))).await;
+        }
+        Self { net, urls }
+    }
+
+    async fn leave(self) {
+        for url in self.urls {
+            self.net.leave_relay(url).await;
+        }
+    }
+}
+
+/// Dials an inviter and hands it the invite.
+async fn ask(
+    net: &Net,
+    book: &Book,
+    invite: &Invite,
+    me: NodeId,
+    node_name: &str,
+) -> Result<(NodeId, Welcome), JoinError> {
+    let started = Instant::now();
+    let connection = dial(net, invite).await?;
+    let by = node_of_endpoint(&connection.remote_id());
+    let left = JOIN_TIMEOUT.saturating_sub(started.elapsed());
+    let redeemed = redeem(&connection, me, by, book, invite, node_name);
+    let welcome = tokio::time::timeout(left, redeemed)
+        .await
+        .unwrap_or(Err(JoinError::TimedOut(JOIN_TIMEOUT)));
+    Close::Done.apply(&connection);
+    Ok((by, welcome?))
+}
+
 /// Dials all inviters at once and keeps the first that answers: the invite itself is shown to
 /// one of them only.
 async fn dial(net: &Net, invite: &Invite) -> Result<Connection, JoinError> {
     let mut dials = JoinSet::new();
     let mut tried: Vec<(NodeId, SocketAddr)> = Vec::new();
+    let mut relays: Vec<String> = Vec::new();
     for inviter in &invite.endpoints {
         tried.extend(inviter.addrs.iter().map(|addr| (inviter.node, *addr)));
-        let Some(id) = endpoint_of_node(&inviter.node) else {
+        relays.extend(inviter.relays.iter().cloned());
+        let through = inviter.relays.iter().map(String::as_str);
+        let Some(addr) = endpoint_addr(&inviter.node, &inviter.addrs, through) else {
             continue;
         };
-        let addr = inviter
-            .addrs
-            .iter()
-            .fold(EndpointAddr::new(id), |addr, ip| addr.with_ip_addr(*ip));
         let endpoint = net.endpoint.clone();
         dials.spawn(async move { endpoint.connect(addr, JOIN_ALPN).await });
     }
@@ -132,7 +170,8 @@ async fn dial(net: &Net, invite: &Invite) -> Result<Connection, JoinError> {
         None
     };
     let first = tokio::time::timeout(DIAL_TIMEOUT, first).await;
-    first.ok().flatten().ok_or(JoinError::Unreachable { tried })
+    let unreachable = JoinError::Unreachable { tried, relays };
+    first.ok().flatten().ok_or(unreachable)
 }
 
 struct Welcome {

@@ -384,6 +384,9 @@ pub struct Peer {
     /// Where it says it can be dialled.
     #[serde(default)]
     pub addrs: Vec<String>,
+    /// URL of the relay that it serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay: Option<String>,
     /// Its version, as last heard.
     #[serde(default)]
     pub version: String,
@@ -403,11 +406,17 @@ pub struct Peer {
 pub struct PeerPath {
     /// `direct` or `relayed`.
     pub kind: String,
-    /// Remote address.
+    /// Remote address, or the URL of the relay.
     pub addr: String,
     /// Round-trip time in microseconds, once measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_us: Option<u64>,
+    /// Member that serves the relay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay: Option<Named>,
+    /// Why the path is not direct.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// How far a peer and this node hold the same of one lane.

@@ -31,6 +31,7 @@ const STOP_DEADLINE: Duration = Duration::from_secs(15);
 #[command(after_help = "Examples:
   rhizome up                                   in the foreground, until Ctrl-C
   rhizome up --detach --name cloud --bind 0.0.0.0:4580
+  rhizome up --relay                           carries packets for members behind NAT
   rhizome --data-dir /srv/two up --bind 0.0.0.0:4581")]
 pub(crate) struct Up {
     /// Go to the background once the daemon answers

@@ -1,18 +1,21 @@
-//! `rhizome init`, `join`, `peers`.
+//! `rhizome init`, `join`, `peers`, `peers show`.
 
 use std::{io::Read, path::PathBuf};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use rhizome_memory::now_ms;
 
 use super::{Context, Failure, short};
 use crate::{
     api::types::{
         keys::KeysAtRest,
-        mesh::{Founded, InitBody, JoinBody, Joined, Peer, PeerState, Peers},
+        mesh::{Founded, InitBody, JoinBody, Joined, Peer, PeerPath, PeerState, Peers},
     },
-    cli::ui::{ago, utc},
+    cli::ui::{ago, plain, size, utc},
 };
+
+/// Fewest characters of an id that stand for it.
+const MIN_PREFIX: usize = 4;
 
 /// Founds a mesh on this node.
 #[derive(Debug, Args)]
@@ -46,6 +49,24 @@ pub(crate) struct Join {
     /// Name of this node in the mesh; by default the one the daemon was started with
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
+}
+
+/// Shows the members.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  rhizome peers\n  rhizome peers show cloud")]
+pub(crate) struct PeersArgs {
+    #[command(subcommand)]
+    verb: Option<PeersVerb>,
+}
+
+/// What to show of the members.
+#[derive(Debug, Subcommand)]
+enum PeersVerb {
+    /// Show one member: its addresses, by which path it is reached, and why not directly
+    Show {
+        /// Its name, its id, or the first characters of its id
+        node: String,
+    },
 }
 
 pub(crate) async fn init(context: &Context, args: Init) -> Result<(), Failure> {
@@ -125,16 +146,19 @@ pub(crate) async fn join(context: &Context, args: Join) -> Result<(), Failure> {
     ))
 }
 
-pub(crate) async fn peers(context: &Context) -> Result<(), Failure> {
+pub(crate) async fn peers(context: &Context, args: PeersArgs) -> Result<(), Failure> {
     let answer: Peers = context.client.get("/v1/peers").await?;
     let now = now_ms();
+    if let Some(PeersVerb::Show { node }) = args.verb {
+        return show(context, &answer.peers, &node, now);
+    }
     let columns = [
         "node", "name", "state", "since", "path", "rtt", "role", "sync",
     ];
     let row = |peer: &Peer| {
         let (path, rtt) = match &peer.path {
             Some(path) => (
-                format!("{} {}", path.kind, path.addr),
+                format!("{} {}", path.kind, way(path)),
                 path.rtt_us.map_or_else(|| "-".to_owned(), rtt),
             ),
             None => ("-".to_owned(), "-".to_owned()),
@@ -165,6 +189,56 @@ pub(crate) async fn peers(context: &Context) -> Result<(), Failure> {
     };
     let none = "no members; found a mesh with `rhizome init` or join one with `rhizome join`";
     context.ui.list(&answer.peers, none, columns, row)
+}
+
+/// Shows the one member that `wanted` means.
+fn show(context: &Context, peers: &[Peer], wanted: &str, now: u64) -> Result<(), Failure> {
+    let is_meant = |peer: &&Peer| {
+        let is_prefix = wanted.len() >= MIN_PREFIX && peer.node.starts_with(wanted);
+        peer.name == wanted || is_prefix
+    };
+    let mut meant = peers.iter().filter(is_meant);
+    let (Some(peer), None) = (meant.next(), meant.next()) else {
+        let message = format!("`{wanted}` names no member, or several");
+        return Err(Failure::usage(message, "`rhizome peers` lists them"));
+    };
+    let ui = context.ui;
+    if ui.is_json() {
+        return ui.object(peer);
+    }
+    ui.line(&ui.bold(&format!("node {} {}", plain(&peer.name), peer.node)))?;
+    let since = peer
+        .since_ms
+        .map(|since| format!(" since {}", ago(now, since)));
+    let since = since.unwrap_or_default();
+    ui.line(&format!("state: {}{since}", state(peer.state)))?;
+    if let Some(path) = &peer.path {
+        let rtt = path.rtt_us.map_or_else(|| "-".to_owned(), rtt);
+        ui.line(&format!("path: {} {}, {rtt}", path.kind, way(path)))?;
+        if let Some(why) = &path.why {
+            ui.line(&format!("not direct: {}", plain(why)))?;
+        }
+    }
+    let addrs = match peer.addrs.is_empty() {
+        true => "none".to_owned(),
+        false => peer.addrs.join(", "),
+    };
+    ui.line(&format!("addresses: {addrs}"))?;
+    if let Some(relay) = &peer.relay {
+        ui.line(&format!("serves the relay {}", plain(relay)))?;
+    }
+    ui.line(&format!(
+        "traffic: {} sent, {} received",
+        size(peer.sent_bytes),
+        size(peer.received_bytes)
+    ))
+}
+
+/// Returns where a path leads, and whose relay it leads through.
+fn way(path: &PeerPath) -> String {
+    let through = path.relay.as_ref().map(|node| &node.name[..]);
+    let through = through.map(|name| format!(" of {}", plain(name)));
+    format!("{}{}", path.addr, through.unwrap_or_default())
 }
 
 fn state(state: PeerState) -> &'static str {
