@@ -12,8 +12,8 @@ use std::{
 use mesh::Mesh;
 use rhizome_identity::{Denied, Hash, PublicKey, Reach, issue, record::Cut};
 use rhizome_memory::{
-    Draft, FileEdit, FilePath, FileRequest, Kind, ListQuery, PublishError, Published, RejectReason,
-    Replica, ReplicaConfig, Verdict, WhyState, retraction,
+    Draft, FileEdit, FilePath, FileRequest, Kind, Lane, ListQuery, PublishError, Published,
+    RejectReason, Replica, ReplicaConfig, Verdict, WhyState, retraction,
 };
 
 struct Lab {
@@ -546,7 +546,7 @@ fn with_fork(lab: &Lab) -> (Replica, tempfile::TempDir) {
     lab.say(last, "here");
     lab.mesh.publish(last, &twin, "there");
     lab.sync(last, 0);
-    sync(&lab.mesh, &twin, &lab.nodes[0]);
+    lab.mesh.sync(&twin, &lab.nodes[0]);
     (twin, dir)
 }
 
@@ -586,7 +586,7 @@ fn a_proof_that_comes_first_is_the_only_one() {
     };
     let before = records(0);
     lab.sync(2, 1);
-    sync(&lab.mesh, &twin, &lab.nodes[1]);
+    lab.mesh.sync(&twin, &lab.nodes[1]);
     assert!(is_frozen(&lab, 1), "it has no turn to wait for");
     lab.settle();
     assert_eq!(lab.agree().len(), 1);
