@@ -3385,9 +3385,7 @@ class Space(Model):
     created_by: Named
     # Key epoch.
     epoch: int
-    # How old it is, in milliseconds; it becomes 30 days old.
-    epoch_age_ms: int
-    # When the key of that epoch was made, in Unix milliseconds, by the clock of who made it.
+    # When the key of that epoch was made, in Unix milliseconds, by the clock of who made it; it becomes 30 days old.
     epoch_at_ms: int
     # Whether a new one is due before that: who reads there has changed, or two were made at once.
     epoch_stale: bool
@@ -3428,9 +3426,7 @@ class SpaceCreated(Model):
     created_by: Named
     # Key epoch.
     epoch: int
-    # How old it is, in milliseconds; it becomes 30 days old.
-    epoch_age_ms: int
-    # When the key of that epoch was made, in Unix milliseconds, by the clock of who made it.
+    # When the key of that epoch was made, in Unix milliseconds, by the clock of who made it; it becomes 30 days old.
     epoch_at_ms: int
     # Whether a new one is due before that: who reads there has changed, or two were made at once.
     epoch_stale: bool

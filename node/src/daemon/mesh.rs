@@ -438,7 +438,6 @@ impl Node {
                 .map(|role| role.to_string()),
             epoch: info.epoch,
             epoch_at_ms: info.epoch_at_ms,
-            epoch_age_ms: now_ms().saturating_sub(info.epoch_at_ms),
             epoch_stale: info.stale_since_ms.is_some(),
             created_by: Names(authority).node(&info.created_by),
             at_ms: info.at_ms,

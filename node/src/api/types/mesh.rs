@@ -202,12 +202,10 @@ pub struct Space {
     pub role: Option<String>,
     /// Key epoch.
     pub epoch: u32,
-    /// When the key of that epoch was made, in Unix milliseconds, by the clock of who made it.
+    /// When the key of that epoch was made, in Unix milliseconds, by the clock of who made it;
+    /// it becomes 30 days old.
     #[serde(default)]
     pub epoch_at_ms: u64,
-    /// How old it is, in milliseconds; it becomes 30 days old.
-    #[serde(default)]
-    pub epoch_age_ms: u64,
     /// Whether a new one is due before that: who reads there has changed, or two were made at once.
     #[serde(default)]
     pub epoch_stale: bool,

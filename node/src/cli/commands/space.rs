@@ -1,6 +1,7 @@
 //! `rhizome space create|rotate|list`.
 
 use clap::Subcommand;
+use rhizome_memory::now_ms;
 
 use super::{Context, Failure, short};
 use crate::{
@@ -74,6 +75,7 @@ async fn list(context: &Context) -> Result<(), Failure> {
         "quarantined",
         "heads",
     ];
+    let now = now_ms();
     let none = "no spaces; make one with `rhizome space create NAME`";
     context
         .ui
@@ -83,7 +85,7 @@ async fn list(context: &Context) -> Result<(), Failure> {
                 space.name.clone(),
                 space.role.clone().unwrap_or_else(|| "-".to_owned()),
                 space.members.to_string(),
-                format!("{} ({})", space.epoch, ago(space.epoch_age_ms, 0)),
+                format!("{} ({})", space.epoch, ago(now, space.epoch_at_ms)),
                 space.fragments.to_string(),
                 space.waiting.to_string(),
                 space.quarantined.to_string(),
