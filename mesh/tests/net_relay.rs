@@ -83,49 +83,6 @@ async fn a_relay_refuses_strangers() {
     stop_all([hub]).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_relay_that_dies_is_left_for_another() {
-    let first = relay("first").await;
-    let space = first.found();
-    let url = first.mesh.relay().unwrap();
-    at_home(&first, &url).await;
-    let near = Node::start("near").await;
-    let far = apart("far").await;
-    let invite = first.invite(&[space], 3, 60_000);
-    for node in [&near, &far] {
-        node.join(&invite).await;
-    }
-    // While there is one relay, all are at home there.
-    at_home(&near, &url).await;
-    at_home(&far, &url).await;
-    let second = relay("second").await;
-    second.join(&invite).await;
-    let other = second.mesh.relay().unwrap();
-    for (one, two) in [(&near, &far), (&near, &second), (&far, &second)] {
-        one.sees(two.id(), PeerState::Connected).await;
-        two.sees(one.id(), PeerState::Connected).await;
-    }
-    let path = peer(&near, far.id()).path.expect("they are connected");
-    assert_eq!((path.kind, &path.addr), (PathKind::Relayed, &url));
-    let died = Instant::now();
-    let _ = first.stop().await;
-    let published = near.publish(space, "still", "there").await;
-    far.receives(published.id).await;
-    // A path may be measured some time after its session began.
-    let moved = || {
-        peer(&near, far.id())
-            .path
-            .is_some_and(|path| path.addr == other)
-    };
-    while !moved() {
-        let state = peer(&near, far.id());
-        assert!(died.elapsed() < Duration::from_secs(30), "{state:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    eprintln!("the other relay carries after {:?}", died.elapsed());
-    stop_all([near, far, second]).await;
-}
-
 /// Waits until others can reach `node` through the relay at `url`.
 async fn at_home(node: &Node, url: &String) {
     let end = Instant::now() + PATIENCE;

@@ -98,6 +98,10 @@ impl Relays {
             Input::Home(home) => {
                 let connected = home.as_ref().is_some_and(|(_, connected)| *connected);
                 let url = home.map(|(url, _)| url);
+                if url.is_some() && url != self.home && self.silent_since.is_some() {
+                    // The endpoint was faster; peers would still be tried through the one it left.
+                    self.leave_home(now, &mut out);
+                }
                 if connected {
                     self.silent_since = None;
                     let mut relays = self.relays.values_mut();
@@ -294,6 +298,17 @@ mod tests {
         assert_eq!(relays.handle_timeout(at(24)), [Output::Leave(A.to_owned())]);
         let back = relays.handle(at(25), Input::Up(node(1)));
         assert_eq!(back, [Output::Use(A.to_owned())], "its node is there again");
+    }
+
+    #[test]
+    fn a_home_that_the_endpoint_left_in_silence_is_no_way_to_others_either() {
+        let mut relays = two();
+        relays.handle(at(1), home(A, false));
+        let out = relays.handle(at(2), home(B, true));
+        assert_eq!(out, [Output::Leave(A.to_owned())]);
+        // One that it left for a better one stays.
+        let mut relays = two();
+        assert!(relays.handle(at(2), home(B, true)).is_empty());
     }
 
     #[test]
