@@ -2,6 +2,7 @@
 //!
 //! A node with a socket of IPv4 alone and one of IPv6 alone cannot reach each other by UDP; a
 //! relay is reached by TCP, from both.
+#![allow(clippy::unwrap_used, reason = "what a test prepares has to work")]
 
 #[path = "support/net.rs"]
 mod support;

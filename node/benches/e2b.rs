@@ -139,7 +139,8 @@ impl Door {
 
     /// Has a guest wait for sandboxes of the size that all of them have.
     fn warm(&self) {
-        self.node.rhizome(&["sandbox", "pool", "warm", "--image", "debian"]);
+        self.node
+            .rhizome(&["sandbox", "pool", "warm", "--image", "debian"]);
     }
 
     fn through_the_sdk(
@@ -178,7 +179,8 @@ impl Door {
         for number in 0..creates {
             let name = format!("bench{number}");
             created.push(timed(|| {
-                self.node.rhizome(&["sandbox", "create", "--image", "debian", "--name", &name]);
+                self.node
+                    .rhizome(&["sandbox", "create", "--image", "debian", "--name", &name]);
                 self.node.rhizome(&["sandbox", "exec", &name, "--", "true"]);
             }));
             if number + 1 == creates {

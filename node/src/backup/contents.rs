@@ -200,8 +200,8 @@ impl Contents {
 
     /// Returns how many bytes all files have together.
     pub(crate) fn bytes(&self) -> Result<u64, BackupError> {
-        let sizes = self.files.iter().map(|item| item.bytes);
-        let total = sizes.fold(Some(0_u64), |total, bytes| total?.checked_add(bytes));
+        let mut sizes = self.files.iter().map(|item| item.bytes);
+        let total = sizes.try_fold(0_u64, u64::checked_add);
         total.ok_or_else(|| BackupError::TooLarge {
             path: CONTENTS.to_owned(),
             bytes: u64::MAX,

@@ -9,6 +9,10 @@ use rhizome_identity::{Hash, issue, record::Cut};
 use super::*;
 use crate::{FRAGMENT_VERSION, Hlc};
 
+#[expect(
+    clippy::duplicate_mod,
+    reason = "the tests of the replica have a mesh of their own as well"
+)]
 #[path = "../../tests/support/mesh.rs"]
 mod mesh;
 

@@ -87,7 +87,7 @@ impl RelayServer {
         handlers.insert(
             (Method::GET, RELAY_PROBE_PATH),
             Box::new(|_, response| {
-                let body: BytesBody = Box::new(String::new());
+                let body: BytesBody = Box::<String>::default();
                 Ok(response.status(StatusCode::OK).body(body)?)
             }),
         );
