@@ -13,6 +13,8 @@
 mod mesh;
 #[path = "support/rate.rs"]
 mod rate;
+#[path = "support/shares.rs"]
+mod shares;
 
 use std::{
     env, fs,
@@ -28,8 +30,8 @@ use mesh::Mesh;
 use rate::micros;
 use rhizome_identity::{Hash, NodeKey};
 use rhizome_memory::{
-    Admission, AdmitOutcome, DocId, Fragment, FragmentId, Header, Hlc, IdSet, Kind, Lane, Limit,
-    Replica, ReplicaConfig, ShareLimits, Verdict,
+    Admission, AdmitOutcome, DocId, Fragment, FragmentId, Header, Hlc, IdSet, Kind, Lane, Replica,
+    Verdict,
 };
 
 const HEADERS: usize = 1_000_000;
@@ -141,16 +143,7 @@ fn memory(name: &str) -> f64 {
 
 /// Opens a relay's replica: it holds the headers and reads none of the bodies.
 fn replica(dir: &Path) -> Replica {
-    let mut config = ReplicaConfig::default();
-    // What is measured comes faster than anybody may write.
-    let limit = Limit {
-        bytes_a_day: 1 << 50,
-        fragments_a_minute: 1 << 40,
-    };
-    config.shares = ShareLimits::default();
-    config.shares.author = limit;
-    config.shares.node = limit;
-    config.shares.space = limit;
+    let config = shares::unbounded();
     Replica::open(dir, NodeKey::from_seed([98; 32]), config).unwrap()
 }
 

@@ -13,6 +13,8 @@
 mod mesh;
 #[path = "support/rate.rs"]
 mod rate;
+#[path = "support/shares.rs"]
+mod shares;
 
 use std::{
     env,
@@ -23,9 +25,7 @@ use std::{
 use mesh::Mesh;
 use rate::{Rate, on_core, since_start};
 use rhizome_identity::Hash;
-use rhizome_memory::{
-    Draft, Kind, Limit, PublishRequest, Published, Replica, ReplicaConfig, ShareLimits,
-};
+use rhizome_memory::{Draft, Kind, PublishRequest, Published, Replica};
 
 const FEW: usize = 1_000;
 const MANY: usize = 1_000_000;
@@ -113,16 +113,7 @@ fn compare(
 }
 
 fn open(mesh: &Mesh, dir: &Path) -> Replica {
-    let mut config = ReplicaConfig::default();
-    // What is measured comes faster than anybody may write.
-    let limit = Limit {
-        bytes_a_day: 1 << 50,
-        fragments_a_minute: 1 << 40,
-    };
-    config.shares = ShareLimits::default();
-    config.shares.author = limit;
-    config.shares.node = limit;
-    config.shares.space = limit;
+    let config = shares::unbounded();
     mesh.open_with(0, dir, config)
 }
 

@@ -45,14 +45,21 @@ pub(crate) fn files(temp: &Path) -> (String, String) {
     (path(pass), path(temp.join("laptop.age")))
 }
 
-#[test]
-fn a_node_that_comes_back_from_a_backup_fetches_its_own_chain_before_it_publishes() {
-    let temp = tempfile::tempdir().unwrap();
-    let dirs = ["laptop", "cloud"].map(|name| temp.path().join(name));
-    let [laptop, cloud] = [0, 1].map(|at: usize| Daemon::start(&dirs[at], ["laptop", "cloud"][at]));
+/// Starts two nodes of one mesh, the first of which has said something.
+fn two_nodes(temp: &Path) -> ([PathBuf; 2], [Daemon; 2]) {
+    let names = ["laptop", "cloud"];
+    let dirs = names.map(|name| temp.join(name));
+    let [laptop, cloud] = [0, 1].map(|at: usize| Daemon::start(&dirs[at], names[at]));
     laptop.found("findings");
     join(&laptop, &cloud);
     laptop.post("/v1/memory", fact("before", 1));
+    (dirs, [laptop, cloud])
+}
+
+#[test]
+fn a_node_that_comes_back_from_a_backup_fetches_its_own_chain_before_it_publishes() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dirs, [laptop, cloud]) = two_nodes(temp.path());
     let (pass, file) = files(temp.path());
     let made = ok(
         &["backup", "--to", &file, "--passphrase-file", &pass],
@@ -133,11 +140,7 @@ fn a_node_that_comes_back_from_a_backup_fetches_its_own_chain_before_it_publishe
 #[test]
 fn a_restored_node_without_its_peers_says_that_it_waits() {
     let temp = tempfile::tempdir().unwrap();
-    let dirs = ["laptop", "cloud"].map(|name| temp.path().join(name));
-    let [laptop, cloud] = [0, 1].map(|at: usize| Daemon::start(&dirs[at], ["laptop", "cloud"][at]));
-    laptop.found("findings");
-    join(&laptop, &cloud);
-    laptop.post("/v1/memory", fact("before", 1));
+    let (dirs, [laptop, cloud]) = two_nodes(temp.path());
     let (pass, file) = files(temp.path());
     cloud.kill();
     laptop.stop();

@@ -23,14 +23,9 @@ pub(crate) fn manifest(bytes: &[u8]) {
     }
 }
 
-pub(crate) fn manifests() -> Vec<Vec<u8>> {
-    let map = |size: u64| Map {
-        size,
-        chunks: (0..size.div_ceil(CHUNK_BYTES as u64))
-            .map(|n| (n % 2 == 0).then(|| ChunkId::from_bytes([7; 32])))
-            .collect(),
-    };
-    let about = About {
+/// Returns what a manifest says of a sandbox.
+pub(crate) fn about() -> About {
+    About {
         sandbox: SandboxId::from_bytes([3; 16]),
         record: "{}".into(),
         image_id: "8b756393397f6aa9".into(),
@@ -47,6 +42,15 @@ pub(crate) fn manifests() -> Vec<Vec<u8>> {
         protocol: 2,
         taken_ms: 1,
         parent: Some(PackId::from_bytes([9; 32])),
+    }
+}
+
+pub(crate) fn manifests() -> Vec<Vec<u8>> {
+    let map = |size: u64| Map {
+        size,
+        chunks: (0..size.div_ceil(CHUNK_BYTES as u64))
+            .map(|n| (n % 2 == 0).then(|| ChunkId::from_bytes([7; 32])))
+            .collect(),
     };
     let disk = DiskMap {
         number: 1,
@@ -54,7 +58,7 @@ pub(crate) fn manifests() -> Vec<Vec<u8>> {
         map: map(200_000),
     };
     let manifest = Manifest {
-        about,
+        about: about(),
         ram: map(1 << 20),
         disks: vec![disk],
         device: map(3000),

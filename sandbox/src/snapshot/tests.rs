@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    Accel, SandboxId,
+    Accel,
     chunks::{ChunkError, ChunkId, ChunkStore, PackId, StoreKey},
     driver::GuestRam,
     silent,
@@ -19,22 +19,9 @@ const MIB: u64 = 1024 * 1024;
 
 fn about() -> About {
     About {
-        sandbox: SandboxId::from_bytes([3; 16]),
         record: "{\"name\":\"case\"}".into(),
-        image_id: "8b756393397f6aa9".into(),
-        kernel: "6.1.0".into(),
-        kernel_args: vec!["rhizome.hostname=case".into()],
-        driver: "qemu-microvm".into(),
-        vmm: "qemu 7.2.22".into(),
-        machine: "microvm".into(),
-        accel: Accel::Tcg,
-        cpu: "Nehalem".into(),
-        tsc_khz: 2_596_130,
         memory_mib: 128,
-        vcpus: 1,
-        protocol: 2,
-        taken_ms: 1,
-        parent: Some(PackId::from_bytes([9; 32])),
+        ..super::fuzz::about()
     }
 }
 

@@ -129,12 +129,12 @@ impl Inner {
         }
 
         let judged = self.judge(fresh, &mut report);
-        let judged = if are_verified {
+        let mut judged = if are_verified {
             judged
         } else {
             verified(judged, &mut report)
         };
-        let judged = self.vetted(judged);
+        self.vet_bodies(&mut judged);
         // What is over a share is stored after everything else.
         let mut in_turn = Admitted::default();
         let mut late = Admitted::default();
@@ -271,20 +271,14 @@ impl Inner {
     }
 
     /// Looks at what comes without a body, and takes the body from what is redacted already.
-    fn vetted(&self, judged: Vec<(Candidate, Verdict)>) -> Vec<(Candidate, Verdict)> {
-        let mut vetted = Vec::with_capacity(judged.len());
-        for (mut candidate, verdict) in judged {
-            let verdict = match self.vet_body(&mut candidate.fragment) {
-                Ok(false) => verdict,
-                Ok(true) => {
-                    candidate.wire = candidate.fragment.encode();
-                    verdict
-                }
-                Err(refused) => refused,
-            };
-            vetted.push((candidate, verdict));
+    fn vet_bodies(&self, judged: &mut [(Candidate, Verdict)]) {
+        for (candidate, verdict) in judged {
+            match self.vet_body(&mut candidate.fragment) {
+                Ok(false) => {}
+                Ok(true) => candidate.wire = candidate.fragment.encode(),
+                Err(refused) => *verdict = refused,
+            }
         }
-        vetted
     }
 
     /// Takes the room of a fragment in the shares of whoever wrote it.

@@ -78,10 +78,16 @@ pub(crate) async fn join(
     if invite.endpoints.iter().any(|inviter| inviter.node == me) {
         return Err(JoinError::OwnInvite);
     }
-    let relays = Guest::enter(net, invite, &me).await;
+    // A member has its relays by the address book, and would lose them with the guest's.
+    let relays = match held {
+        None => Some(Guest::enter(net, invite, &me).await),
+        Some(_) => None,
+    };
     let asked = ask(net, book, invite, me, node_name).await;
     // Before anyone announces a relay: from then on it is the address book's.
-    relays.leave().await;
+    if let Some(relays) = relays {
+        relays.leave().await;
+    }
     let (by, welcome) = asked?;
     let spaces = take_in(replica, me, by, invite, welcome.records).await?;
     // Members first, so that the book takes their addresses for what they are.
